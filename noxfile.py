@@ -1,0 +1,74 @@
+"""Run the suite on every supported pair of Python and Django.
+
+nox                                    all pairs on PostgreSQL and SQLite, then the checks
+nox -s "tests(py3.13-django6.1)"        one pair
+nox -s tests -- tests/machine -x       with arguments for pytest
+nox -s mariadb                         the suite on MariaDB
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import nox
+
+PAIRS = [
+    ("3.11", "5.2"),
+    ("3.12", "5.2"),
+    ("3.12", "6.0"),
+    ("3.12", "6.1"),
+    ("3.13", "5.2"),
+    ("3.13", "6.0"),
+    ("3.13", "6.1"),
+]
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.sessions = ["tests", "lint"]
+
+
+def show_pyenv_interpreters() -> None:
+    """Put the newest pyenv interpreter of each minor version on PATH.
+
+    pyenv's own shims stand there for every version, but work only for those that `pyenv global` or `pyenv local` name.
+    """
+    home = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    versions = [
+        (tuple(int(number) for number in directory.name.split(".")), str(directory / "bin"))
+        for directory in home.glob("versions/*")
+        if re.fullmatch(r"\d+\.\d+\.\d+", directory.name)
+    ]
+    newest = {version[:2]: directory for version, directory in sorted(versions)}
+    wanted = [tuple(int(number) for number in python.split(".")) for python, _ in PAIRS]
+    directories = [newest[minor] for minor in sorted(set(wanted)) if minor in newest]
+    os.environ["PATH"] = os.pathsep.join([*directories, os.environ.get("PATH", "")])
+
+
+show_pyenv_interpreters()
+
+
+@nox.session
+@nox.parametrize(("python", "django"), PAIRS, ids=[f"py{python}-django{django}" for python, django in PAIRS])
+def tests(session: nox.Session, django: str) -> None:
+    """Run the suite on PostgreSQL and on SQLite."""
+    session.install("-e", ".[test]", f"Django~={django}.0")
+    for database in ("postgresql", "sqlite"):
+        session.run("pytest", *session.posargs, env={"SMF_DB": database})
+
+
+@nox.session
+def mariadb(session: nox.Session) -> None:
+    """Run the suite on a MariaDB of this machine."""
+    if not shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"):
+        session.skip("no mariadbd on this machine; on Debian: apt install --no-install-recommends mariadb-server")
+    session.install("-e", ".[test]")
+    session.run("pytest", *session.posargs, env={"SMF_DB": "mariadb"})
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Run ruff, mypy and pyright as dev.py does."""
+    session.run("python3", "dev.py", "lint")

@@ -1,0 +1,127 @@
+"""Every system check and its id: 001–099 the machine, 101–199 the worker. Each number is used once, for ever.
+
+What can be seen in a declaration alone raises `ValueError` there. These need the rest of the project: the columns and
+models around a machine, or they are smells that someone may want to silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.core import checks
+from django.db import models
+
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.descriptor import StateMachine, declared_machines
+
+
+@checks.register(checks.Tags.models)
+def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check every machine of the project, or of the apps given."""
+    found: list[checks.CheckMessage] = []
+    machines = 0
+    for config in app_configs or apps.get_app_configs():
+        for model in config.get_models(include_auto_created=True):
+            for name, declared in declared_machines(model).items():
+                machines += 1
+                if isinstance(declared, StateMachine):
+                    found += check_unbound(model, name, declared)
+                elif declared.bound.model is model:
+                    found += check_bound(declared.bound)
+    if machines and not apps.is_installed("statemachine_fields"):
+        found.append(app_not_installed())
+    return found
+
+
+def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
+    """Check one machine on the model that has its columns."""
+    yield from audit_name_taken(bound)
+    yield from unreachable_states(bound)
+    yield from trap_states(bound)
+    yield from same_but_for_case(bound)
+    yield from same_label(bound)
+
+
+def app_not_installed() -> checks.Error:
+    return checks.Error(
+        "Models have state machines, but 'statemachine_fields' is not in INSTALLED_APPS.",
+        hint="Add it: the commands, the admin's templates and the translations come with the app.",
+        id="statemachine_fields.E001",
+    )
+
+
+def check_unbound(model: type[models.Model], name: str, machine: StateMachine) -> Iterator[checks.Error]:
+    """Say which of a machine's columns the model has put something else in place of."""
+    taken = [column for column in machine.names.columns if not machine.owns_column(model, column)]
+    for column in taken or [machine.names.status]:
+        yield checks.Error(
+            f"The machine {name!r} needs the column {column!r}, which the model or another machine declares.",
+            hint=f"Remove {column!r} from the model: the machine adds it. Or give the machine another `field=`.",
+            obj=model,
+            id="statemachine_fields.E002",
+        )
+
+
+def audit_name_taken(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
+    meta = bound.model._meta
+    name = bound.names.audit_model(bound.model.__name__)
+    if meta.apps.all_models[meta.app_label].get(name.lower()) is not bound.audit_model:
+        yield checks.Error(
+            f"The audit model of {bound.field.accessor!r} is called {name}, and so is another model of the app.",
+            hint="Rename the other model, or give the machine another `field=`, which its audit model is named after.",
+            obj=bound.model,
+            id="statemachine_fields.E003",
+        )
+
+
+def unreachable_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    if states := bound.graph.unreachable_states():
+        yield checks.Warning(
+            f"No moves lead from {bound.initial!r} to {_listed(states)} in {bound.field.accessor!r}.",
+            hint="Add the missing transition. If rows are created in that state, silence this check.",
+            obj=bound.model,
+            id="statemachine_fields.W001",
+        )
+
+
+def trap_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    if states := bound.graph.trap_states():
+        yield checks.Warning(
+            f"Rows never get out of {_listed(states)} in {bound.field.accessor!r}, which have moves.",
+            hint="Add a transition that leads on, or remove those that lead in a circle to make the state terminal.",
+            obj=bound.model,
+            id="statemachine_fields.W002",
+        )
+
+
+def same_but_for_case(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    if states := _sharing(bound.graph.states, key=str.casefold):
+        yield checks.Warning(
+            f"The states {_listed(states)} of {bound.field.accessor!r} differ only in case.",
+            hint="Rename one: MariaDB and MySQL compare without regard to case and take them for one state.",
+            obj=bound.model,
+            id="statemachine_fields.W003",
+        )
+
+
+def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    labels = {state.value: str(state.label) for state in bound.graph.states.values()}
+    if states := _sharing(labels, key=labels.__getitem__):
+        yield checks.Warning(
+            f"The states {_listed(states)} of {bound.field.accessor!r} have the same label.",
+            hint="Give each its own label, or people cannot tell them apart.",
+            obj=bound.model,
+            id="statemachine_fields.W004",
+        )
+
+
+def _sharing(states: Iterable[str], key: Any) -> list[str]:
+    """Return the states whose key another one has too."""
+    keys = [key(state) for state in states]
+    return [state for state, its in zip(states, keys, strict=True) if keys.count(its) > 1]
+
+
+def _listed(states: Iterable[str]) -> str:
+    return ", ".join(repr(state) for state in states)

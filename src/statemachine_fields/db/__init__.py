@@ -1,0 +1,1 @@
+"""What is said to the database in SQL rather than through the ORM."""

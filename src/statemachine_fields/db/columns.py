@@ -1,0 +1,52 @@
+"""The values that `save()` writes into a machine's columns: SQL in place of what the instance holds.
+
+Both compile themselves and have no `resolve_expression`. With it, Django 6 would add the column to RETURNING and assign
+what comes back, which is one more write to an attribute whose writes we watch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Field
+from django.db.models.sql.compiler import SQLCompiler
+
+Compiled = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """`SET status = status`: a save of the whole row leaves the column as the database has it."""
+
+    field: Field[Any, Any]
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
+        return connection.ops.quote_name(self.field.column), ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Write a status that was recorded with `save=False`, if its record still stands and is the row's latest.
+
+    A savepoint that was rolled back takes the record and the counter with it, and a later move raises the counter: in
+    both cases the column keeps what the database has. Writing it twice is the same as writing it once.
+    """
+
+    field: Field[Any, Any]
+    sequence_column: str
+    status: str
+    sequence: int
+    record_pk: Field[Any, Any]
+    record_id: object
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
+        quote = connection.ops.quote_name
+        column = quote(self.field.column)
+        sql = (
+            f"CASE WHEN {quote(self.sequence_column)} = %s AND EXISTS("
+            f"SELECT 1 FROM {quote(self.record_pk.model._meta.db_table)} WHERE {quote(self.record_pk.column)} = %s) "
+            f"THEN %s ELSE {column} END"
+        )
+        record_id = self.record_pk.get_db_prep_value(self.record_id, connection)
+        return sql, (self.sequence, record_id, self.status)

@@ -1,0 +1,93 @@
+"""Every error the library raises, under one base class.
+
+Each says what happened, what was expected and what to do; keeps its facts as attributes; and survives pickling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+__all__ = [
+    "InvalidStateTransition",
+    "RowMissing",
+    "StateMachineError",
+    "UnknownState",
+    "UnrecordedStatusChange",
+]
+
+
+class StateMachineError(Exception):
+    """Base of all errors of this library."""
+
+
+class InvalidStateTransition(StateMachineError):
+    """The row's status in the database has no declared edge to the wanted state."""
+
+    def __init__(self, label: str, from_status: str, to_status: str, allowed: Sequence[str]) -> None:
+        super().__init__(label, from_status, to_status, list(allowed))  # args stay picklable
+        self.label = label
+        self.from_status = from_status
+        self.to_status = to_status
+        self.allowed = list(allowed)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label} cannot move from {self.from_status!r} to {self.to_status!r}. "
+            f"Allowed from here: {', '.join(self.allowed) or 'nothing, the state is terminal'}. "
+            "Add the edge to `transitions`, or reload the row if another process moved it."
+        )
+
+
+class UnknownState(InvalidStateTransition):
+    """A state that the machine does not declare was named.
+
+    A kind of `InvalidStateTransition`, so that code which moves a row to a state that a client chose needs one
+    `except`. `from_status` is empty where no row was about to move.
+    """
+
+    def __init__(
+        self, label: str, state: object, known: Sequence[str], from_status: str = "", allowed: Sequence[str] = ()
+    ) -> None:
+        super().__init__(label, from_status, str(state), allowed)
+        self.args = (label, state, list(known), from_status, list(allowed))
+        self.state = state
+        self.known = list(known)
+
+    def __str__(self) -> str:
+        guess = get_close_matches(str(self.state), self.known, n=1, cutoff=0.6)
+        hint = f"Did you mean {guess[0]!r}?" if guess else "Add the state to `states`, or name a declared one."
+        return f"{self.label} has no state {self.state!r}. Declared: {', '.join(self.known)}. {hint}"
+
+
+class RowMissing(StateMachineError):
+    """There is no row to move: the instance was never saved, or its row was deleted."""
+
+    def __init__(self, label: str, saved: bool) -> None:
+        super().__init__(label, saved)
+        self.label = label
+        self.saved = saved
+
+    def __str__(self) -> str:
+        if self.saved:
+            return f"{self.label} no longer exists: its row was deleted by someone else. Nothing was recorded."
+        return f"{self.label} has not been saved, so there is no row to move. Call save() first."
+
+
+class UnrecordedStatusChange(StateMachineError):
+    """A machine's column was about to be written by something other than the machine."""
+
+    def __init__(self, label: str, field: str, machine: str, was: object, now: object) -> None:
+        super().__init__(label, field, machine, was, now)
+        self.label = label
+        self.field = field
+        self.machine = machine
+        self.was = was
+        self.now = now
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label}: {self.field!r} was assigned {self.now!r}, which would be a move without a record. "
+            f"Use `.{self.machine}.transition_to({self.now!r})`, or refresh_from_db() to drop the assignment. "
+            "Nothing was saved."
+        )

@@ -1,0 +1,1 @@
+"""The machine: which moves are legal, and the record of each one."""

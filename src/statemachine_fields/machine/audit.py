@@ -1,0 +1,155 @@
+"""The audit table: one `<Model>StateTransition` for each machine, one row for each move, never changed.
+
+Imported only once the app registry is ready, because it defines a model class.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from django.apps import apps as global_apps
+from django.core.exceptions import ValidationError
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import models
+from django.db.models.base import ModelBase
+from django.utils.translation import gettext_lazy as _
+
+from statemachine_fields.exceptions import StateMachineError
+from statemachine_fields.machine.fields import RecordedStatusField, TimeOrderedUUIDField
+
+if TYPE_CHECKING:
+    import datetime
+    import uuid
+
+    from statemachine_fields.machine.bound import BoundMachine
+
+M = TypeVar("M", bound=models.Model)
+
+if TYPE_CHECKING:
+
+    class RecordOf(models.Model, Generic[M]):
+        class Meta:
+            abstract = True
+
+else:
+
+    class RecordOf(models.Model):
+        """Generic for type checkers only: a base that is no model would be written into every user's migrations."""
+
+        class Meta:
+            abstract = True
+
+        def __class_getitem__(cls, item: object) -> type[RecordOf]:
+            return cls
+
+
+class StateTransition(RecordOf[M]):
+    """One move of one row. The base of every audit model; abstract.
+
+    Rows are written by the machine, in the transaction that moves the row, and never change. `sequence` counts 1, 2, 3
+    for each row and is unique with it, so history has an order even where clocks tie, and a missing row shows.
+    """
+
+    if TYPE_CHECKING:
+        id: uuid.UUID
+        instance: M
+        from_status: str
+        to_status: str
+        transitioned_at: datetime.datetime
+        metadata: dict[str, Any]
+        sequence: int
+        objects: models.Manager[Self]
+
+    else:
+        id = TimeOrderedUUIDField(primary_key=True)
+        instance = models.ForeignKey("self", on_delete=models.CASCADE, related_name="+")  # each audit model has its own
+        from_status = RecordedStatusField(blank=True, editable=False)
+        to_status = RecordedStatusField(editable=False)
+        transitioned_at = models.DateTimeField(editable=False)
+        metadata = models.JSONField(default=dict, blank=True, encoder=DjangoJSONEncoder, editable=False)
+        sequence = models.IntegerField(editable=False)
+
+    class Meta(RecordOf.Meta):
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.from_status or '·'} → {self.to_status}"
+
+    def clean(self) -> None:
+        super().clean()
+        if self._state.adding:
+            raise ValidationError(_("State transitions are recorded by moving the row, and cannot be added by hand."))
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse to add or change a record. Saving one that is unchanged, as an admin form does, is allowed."""
+        if self._state.adding:
+            raise StateMachineError(
+                f"{self._meta.label} is written by the machine alone, in the transaction that moves the row. "
+                "Use transition_to() on the row, or force the history of imported rows in with bulk_create()."
+            )
+        rows: Any = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
+        stored: dict[str, Any] = rows.values().first() or {}
+        if not stored or any(vars(self).get(name, value) != value for name, value in stored.items()):
+            raise StateMachineError(
+                f"{self._meta.label} pk={self.pk} is a record of what happened and cannot be changed."
+            )
+
+    def insert(self, using: str) -> None:
+        """Write the record. For the machine only."""
+        super().save(force_insert=True, using=using)
+
+
+def build_audit_model(bound: BoundMachine[M]) -> type[StateTransition[M]] | None:
+    """Create the audit model of a machine beside the model it belongs to; None if the name is taken."""
+    model, machine = bound.model, bound.machine
+    meta = model._meta
+    name = bound.names.audit_model(model.__name__)
+    if name.lower() in meta.apps.all_models[meta.app_label]:
+        return None
+    keep = machine.history_on_delete is models.DO_NOTHING
+    choices = [(state.value, state.label) for state in bound.graph.states.values()]
+    body = {
+        "__module__": model.__module__,
+        "__qualname__": name,
+        "__doc__": f"A recorded move of {meta.label}.",
+        "Meta": type("Meta", (), _options(model)),
+        "instance": models.ForeignKey(
+            model,
+            on_delete=machine.history_on_delete,
+            related_name=bound.names.reverse_accessor,
+            db_index=False,  # unique_together starts with it
+            db_constraint=not keep,
+            null=keep,  # a join to a row that is gone must be an outer one
+            editable=False,
+        ),
+        "from_status": RecordedStatusField(max_length=machine.max_length, choices=choices, blank=True, editable=False),
+        "to_status": RecordedStatusField(max_length=machine.max_length, choices=choices, editable=False),
+    }
+    bases = (StateTransition,) if machine.transition_base is None else (machine.transition_base, StateTransition)
+    audit = cast("type[StateTransition[M]]", ModelBase(name, bases, body))
+    if meta.apps is global_apps:
+        _make_importable(model, audit)
+    return audit
+
+
+def _options(model: type[models.Model]) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "app_label": model._meta.app_label,
+        "ordering": ["-id"],
+        "unique_together": [("instance", "sequence")],
+        "default_permissions": ("view",),
+    }
+    if model._meta.apps is not global_apps:
+        options["apps"] = model._meta.apps
+    return options
+
+
+def _make_importable(model: type[models.Model], audit: type[models.Model]) -> None:
+    """Put the audit model where people import from: the model's module, and the app's `models` if that is a package."""
+    homes = {model.__module__}
+    if app_config := global_apps.get_containing_app_config(model.__module__):
+        homes.add(f"{app_config.name}.models")
+    for home in homes:
+        if (module := sys.modules.get(home)) is not None and not hasattr(module, audit.__name__):
+            setattr(module, audit.__name__, audit)

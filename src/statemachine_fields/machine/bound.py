@@ -1,0 +1,162 @@
+"""`Order.states`: the machine as one concrete class has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from django.db import connections, models, transaction
+
+from statemachine_fields.db.columns import Settle
+from statemachine_fields.machine.diagram import draw
+from statemachine_fields.machine.fields import Pending, StatusField
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.audit import StateTransition
+    from statemachine_fields.machine.descriptor import StateMachine
+
+M = TypeVar("M", bound=models.Model)
+
+
+class BoundMachine(Generic[M]):
+    """A machine bound to the model whose table has its columns. Proxies and multi-table children share it.
+
+    What it returns is a copy or immutable: nobody can change the graph through it.
+    """
+
+    def __init__(self, machine: StateMachine, model: type[M], field: StatusField) -> None:
+        from statemachine_fields import checks  # noqa: F401 - registers them, even if the app is not installed
+        from statemachine_fields.machine.audit import build_audit_model  # needs the app registry
+
+        self.machine = machine
+        self.model = model
+        self.field = field
+        self.graph = machine.graph
+        self.names = machine.names
+        field.bound = self
+        self.audit_model = build_audit_model(self)
+
+    def __str__(self) -> str:
+        return f"{self.model._meta.label}.{self.field.accessor}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    @property
+    def states(self) -> list[tuple[str, str]]:
+        """The states as `(value, label)` pairs, in the order declared, labels in the active language."""
+        return [(state.value, str(state.label)) for state in self.graph.states.values()]
+
+    @property
+    def initial(self) -> str:
+        """The state of new rows."""
+        return self.graph.initial
+
+    @property
+    def transitions(self) -> dict[str, list[str]]:
+        """The states that each state may move to, as declared."""
+        return {source: list(targets) for source, targets in self.graph.edges.items()}
+
+    @property
+    def terminal_states(self) -> tuple[str, ...]:
+        """The states that no move leads out of."""
+        return self.graph.terminal_states
+
+    @property
+    def transition_model(self) -> type[StateTransition[M]]:
+        """The audit model."""
+        if self.audit_model is None:
+            raise AttributeError(
+                f"{self} has no audit model: the name {self.names.audit_model(self.model.__name__)!r} is taken by "
+                "another model of the app. Run `manage.py check`."
+            )
+        return self.audit_model
+
+    def label_of(self, state: str) -> str:
+        """Return a state's label in the active language, or the value itself if it is no longer declared."""
+        return str(self.graph.states[state].label) if state in self.graph else state
+
+    def diagram(self, format: str = "mermaid") -> str:
+        """Return a drawing of the machine as text: `mermaid`, `dot` or `markdown`, labels in the active language."""
+        return draw(self.graph, format, title=str(self))
+
+    def key_of(self, instance: models.Model) -> Any:
+        """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""
+        return getattr(instance, self.model._meta.pk.attname)
+
+    def settle(self, pending: Pending) -> Settle:
+        """Return what a `save()` writes for a status that is already recorded."""
+        pending.settled = True
+        return Settle(
+            field=self.field,
+            sequence_column=self.names.sequence,
+            status=pending.status,
+            sequence=pending.sequence,
+            record_pk=self.transition_model._meta.pk,
+            record_id=pending.record_id,
+        )
+
+    def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
+        unknown = set(record or ()) - self._record_fields
+        if unknown:
+            raise TypeError(
+                f"{self}: record= names {', '.join(sorted(unknown))}, but transition_base adds "
+                f"{', '.join(sorted(self._record_fields)) or 'nothing'}. Nothing was written."
+            )
+        return dict(record or {})
+
+    @cached_property
+    def _record_fields(self) -> frozenset[str]:
+        base = self.machine.transition_base
+        return frozenset() if base is None else frozenset(field.name for field in base._meta.get_fields())
+
+    def record_initial(self, queryset: models.QuerySet[M], *, batch_size: int = 1000) -> int:
+        """Give each row that has no history its first record, and return how many got one.
+
+        For rows that no `save()` inserted: those of `bulk_create()`, and those that were there before the machine was.
+        Rows that have moved or been recorded are left alone, so it can be repeated. One transaction for each batch.
+        """
+        using = queryset.db
+        todo = queryset.filter(**{self.names.sequence: 0}).order_by("pk")
+        recorded, last = 0, None
+        while batch := list(
+            (todo if last is None else todo.filter(pk__gt=last)).values_list("pk", flat=True)[:batch_size]
+        ):
+            recorded += self._record_batch(batch, using)
+            last = batch[-1]
+        return recorded
+
+    def _record_batch(self, keys: Sequence[Any], using: str) -> int:
+        features = connections[using].features
+        with transaction.atomic(using=using):
+            rows = self.model._base_manager.using(using).filter(pk__in=keys, **{self.names.sequence: 0})
+            if features.has_select_for_update:
+                locked = rows.order_by("pk").select_for_update(no_key=features.has_select_for_no_key_update)
+            else:
+                rows.update(**{self.names.sequence: 0})  # a write is the only lock there is
+                locked = rows.order_by("pk")
+            instances = list(locked)
+            rows.update(**{self.names.sequence: 1})
+            self.record_first(instances, using)
+            return len(instances)
+
+    def build_record(self, **values: Any) -> StateTransition[M]:
+        """Return a new audit row, not yet written."""
+        audit: Any = self.transition_model  # the stubs cannot know the fields of a class made at run time
+        record: StateTransition[M] = audit(**values)
+        return record
+
+    def record_first(self, instances: Iterable[models.Model], using: str) -> None:
+        """Write transition number 1 of rows whose counter says that they have it."""
+        self.transition_model._base_manager.using(using).bulk_create(
+            self.build_record(
+                instance_id=self.key_of(instance),
+                from_status="",
+                to_status=getattr(instance, self.names.status),
+                transitioned_at=getattr(instance, self.names.changed_at),
+                sequence=1,
+            )
+            for instance in instances
+        )

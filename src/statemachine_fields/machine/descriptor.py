@@ -1,0 +1,202 @@
+"""`StateMachine`, the declaration on a model class.
+
+Three objects, three names: `StateMachine` is what a model declares; `BoundMachine` is what `Order.states` gives, one
+for each concrete class; `StateMachineAccessor` is what `order.states` gives. The declaration adds the columns; the
+status column travels into concrete classes (Django copies the fields of abstract bases) and binds the machine there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from inspect import getattr_static
+from typing import Any, TypeVar, overload
+
+from django.core.exceptions import FieldError
+from django.db import models
+
+from statemachine_fields.machine.accessor import StateMachineAccessor
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.fields import ChangedAtField, SequenceField, StatusField
+from statemachine_fields.machine.graph import States, build_graph
+from statemachine_fields.machine.hooks import hook_into
+from statemachine_fields.machine.names import Names
+
+M = TypeVar("M", bound=models.Model)
+
+HISTORY_ON_DELETE: tuple[Callable[..., Any], ...] = (models.CASCADE, models.PROTECT, models.DO_NOTHING)
+
+
+class StateMachine:
+    """Give a model a status column, an audit table and a `states` accessor.
+
+    :param states: the states, as `(value, label)` pairs, `State` objects or a `TextChoices` class.
+    :param initial: the state of new rows.
+    :param transitions: for each state, the states a row may move to. A state without any is terminal.
+    :param field: the name of the status column. The other columns, the audit model and the reverse accessor follow it.
+    :param max_length: the size of the status column.
+    :param db_index: whether the status column gets an index.
+    :param history_on_delete: what becomes of a row's history when the row is deleted. `models.CASCADE` deletes it,
+        `models.PROTECT` refuses the deletion, `models.DO_NOTHING` keeps the history.
+    :param transition_base: an abstract model whose fields join the audit table.
+    :param record_initial: whether a new row's first state is recorded as transition number 1.
+
+    A declaration that is wrong in itself raises `ValueError` here. What needs the rest of the project to be seen is a
+    system check.
+    """
+
+    def __init__(
+        self,
+        states: States,
+        initial: str,
+        transitions: Mapping[str, Iterable[str]],
+        *,
+        field: str = "status",
+        max_length: int = 50,
+        db_index: bool = True,
+        history_on_delete: Callable[..., Any] = models.CASCADE,
+        transition_base: type[models.Model] | None = None,
+        record_initial: bool = False,
+    ) -> None:
+        if not isinstance(max_length, int) or max_length < 1:
+            raise ValueError(f"max_length must be a positive number, got {max_length!r}.")
+        if not isinstance(field, str) or not field.isidentifier() or "__" in field or field.endswith("_"):
+            raise ValueError(f"field must be a name that a model field can have, got {field!r}.")
+        if history_on_delete not in HISTORY_ON_DELETE:
+            raise ValueError(
+                "history_on_delete must be models.CASCADE, models.PROTECT or models.DO_NOTHING, "
+                f"got {getattr(history_on_delete, '__name__', history_on_delete)!r}."
+            )
+        if transition_base is not None and not _is_abstract_model(transition_base):
+            raise ValueError(f"transition_base must be an abstract model, got {transition_base!r}.")
+        self.graph = build_graph(states, initial, transitions, max_length)
+        self.names = Names(field)
+        self.max_length = max_length
+        self.db_index = db_index
+        self.history_on_delete = history_on_delete
+        self.transition_base = transition_base
+        self.record_initial = record_initial
+
+    @overload
+    def __get__(self, instance: None, owner: type[M]) -> BoundMachine[M]: ...
+    @overload
+    def __get__(self, instance: M, owner: type[M]) -> StateMachineAccessor[M]: ...
+    def __get__(self, instance: M | None, owner: type[M]) -> BoundMachine[M] | StateMachineAccessor[M]:
+        # Binding puts a BoundAttribute in our place, so only classes without a table of their own come here.
+        raise AttributeError(
+            f"{owner.__qualname__} has no bound state machine: it is abstract, swapped out, or replaces a column of "
+            "the machine. Ask a concrete subclass, and run `manage.py check`."
+        )
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        # Models hand us to contribute_to_class() and never to type.__new__(), so this runs for plain classes only.
+        raise TypeError(
+            f"{owner.__qualname__}.{name}: a StateMachine belongs on a model or an abstract model; on a plain mixin it "
+            "could add no column. Make the mixin an abstract model: derive it from models.Model and set Meta.abstract."
+        )
+
+    def contribute_to_class(self, cls: type[models.Model], name: str) -> None:
+        """Add the columns to the model. Called by Django for each class that declares the machine in its body."""
+        self._refuse_second_machine(cls, name)
+        replaced = getattr_static(cls, name, None)
+        setattr(cls, name, self)
+        if isinstance(replaced, StateMachine):
+            for column in set(replaced.names.columns) - set(self.names.columns):
+                setattr(cls, column, None)  # Django's way to leave out a field of an abstract base
+        if not any(self._is_taken(cls, column) for column in self.names.columns):
+            for column, field in self._columns(name).items():
+                cls.add_to_class(column, field)
+
+    def prepare(self, model: type[models.Model], field: StatusField) -> None:
+        """Bind the machine to a concrete class, as soon as that is complete and registered."""
+        if self.db_index:
+            # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE. The migration
+            # autodetector looks at the list only if it was given in Meta, as original_attrs tells it.
+            model._meta.indexes = [*model._meta.indexes, models.Index(fields=[field.name])]
+            model._meta.original_attrs["indexes"] = model._meta.indexes
+        meta = model._meta
+        meta.apps.lazy_model_operation(lambda model: self._bind(model, field), (meta.app_label, meta.model_name))
+
+    def _bind(self, model: type[models.Model], field: StatusField) -> None:
+        if not all(self.owns_column(model, column) for column in self.names.columns):
+            return  # a check says which
+        if isinstance(model._meta.pk, models.CompositePrimaryKey):
+            raise TypeError(
+                f"{model._meta.label} has a composite primary key, and Django has no foreign key to such a model, so "
+                "it cannot have an audit table. Give it a single primary key and make the fields a UniqueConstraint."
+            )
+        bound = BoundMachine(self, model, field)
+        setattr(model, field.accessor, BoundAttribute(bound))
+        hook_into(model)
+
+    def owns_column(self, model: type[models.Model], column: str) -> bool:
+        """Say whether a column of the machine is on the model once, and ours."""
+        fields = [field for field in model._meta.local_fields if field.name == column]
+        return len(fields) == 1 and getattr(fields[0], "machine", None) is self
+
+    def _columns(self, accessor: str) -> dict[str, models.Field[Any, Any]]:
+        return {
+            self.names.status: StatusField(
+                max_length=self.max_length,
+                default=self.graph.initial,
+                db_default=self.graph.initial,
+                choices=[(state.value, state.label) for state in self.graph.states.values()],
+                editable=False,
+                machine=self,
+                accessor=accessor,
+            ),
+            self.names.sequence: SequenceField(machine=self),
+            self.names.changed_at: ChangedAtField(machine=self),
+        }
+
+    def _is_taken(self, cls: type[models.Model], column: str) -> bool:
+        if any(field.name == column for field in cls._meta.local_fields):
+            return True
+        return column in vars(cls) and vars(cls)[column] is not None
+
+    def _refuse_second_machine(self, cls: type[models.Model], name: str) -> None:
+        """Refuse what a model inherits from a concrete parent, whose table has the columns already."""
+        for parent in cls.__mro__[1:]:
+            if not hasattr(parent, "_meta") or parent._meta.abstract:
+                continue
+            taken = {field.name for field in parent._meta.local_fields} & set(self.names.columns)
+            if taken or isinstance(vars(parent).get(name), BoundAttribute):
+                what = f"the column {min(taken)!r}" if taken else f"the machine {name!r}"
+                raise FieldError(
+                    f"{cls.__qualname__}.{name}: {what} comes from {parent._meta.label}, whose table it is in, and "
+                    "is shared. Use the inherited machine, or declare another with another name and another `field=`."
+                )
+        if cls._meta.proxy:
+            raise FieldError(
+                f"{cls.__qualname__}.{name}: a proxy model has no table to add columns to. Declare the machine on the "
+                "model it stands for; the proxy shares it."
+            )
+
+
+class BoundAttribute:
+    """What a concrete class has in place of the declaration: gives the class face or the row face."""
+
+    def __init__(self, bound: BoundMachine[Any]) -> None:
+        self.bound = bound
+
+    def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
+        return self.bound if instance is None else StateMachineAccessor(self.bound, instance)
+
+    def __set__(self, instance: models.Model, value: object) -> None:
+        raise AttributeError(
+            f"{self.bound} is the state machine and cannot be assigned. "
+            "Use its transition_to() to move the row to another state."
+        )
+
+
+def declared_machines(model: type[models.Model]) -> dict[str, StateMachine | BoundAttribute]:
+    """Return what a class and its bases declare, by attribute name, the most derived first."""
+    found: dict[str, StateMachine | BoundAttribute] = {}
+    for cls in model.__mro__:
+        for name, value in vars(cls).items():
+            if isinstance(value, StateMachine | BoundAttribute):
+                found.setdefault(name, value)
+    return found
+
+
+def _is_abstract_model(base: object) -> bool:
+    return isinstance(base, type) and issubclass(base, models.Model) and base._meta.abstract

@@ -1,0 +1,142 @@
+"""Drawings of a graph: Mermaid, DOT and a Markdown table. Pure Python, no dependency: what it gives is text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from statemachine_fields.machine.graph import State, StateGraph
+
+# What Mermaid and DOT both take for a name as it stands. Not so the words of their grammars, the names that Mermaid
+# gives to its own nodes, those that JavaScript finds on every object, and a name that ends in "direction", which
+# Mermaid reads together with a state on the next line that begins with LR, RL, TB or BT.
+NAME = re.compile(
+    r"""(?! (?: accdescr | acctitle | as | choice | class | classdef | click | default | end | fork | hide | href | join
+            | note | scale | state | statediagram | style | root | root_start | root_end
+            | digraph | edge | graph | node | strict | subgraph
+            | constructor | hasownproperty | isprototypeof | propertyisenumerable | tolocalestring | tostring | valueof
+        ) \Z )
+        [a-z] [a-z0-9_]* (?<!direction)""",
+    re.ASCII | re.IGNORECASE | re.VERBOSE,
+)
+
+# What Markdown, and Mermaid, which reads labels as Markdown, could take for markup: a link, a list, a direction
+# (Mermaid looks for that anywhere in a line, in quotes or not), and characters. A hyphen or underscore inside a word is
+# harmless, and left readable.
+MARKUP = re.compile(
+    r"""(?<=www) \. | ^ \d (?= \d* [.)] ) | d (?= irection\ (?: tb | bt | rl | lr ) )
+        | (?! (?<=[^\W_]) [-_] (?=[^\W_]) ) ["\#$%&*+\-:;<=>@\[\\\]^_`{|}~]""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+# What XML, and so SVG, cannot hold in any way.
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def draw(graph: StateGraph, format: str = "mermaid", title: str = "") -> str:
+    """Return the graph as text that ends with one newline, labels in the active language.
+
+    :param format: `mermaid`, `dot` or `markdown`; anything else raises ValueError.
+    :param title: what to write above it; nothing if empty.
+
+    The same graph gives the same text. No value or label, whatever is in it, changes the structure of the drawing.
+    """
+    if format not in RENDERERS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}.")
+    return "\n".join(RENDERERS[format](graph, _one_line(title))) + "\n"
+
+
+def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
+    if title:
+        # A JSON string is a YAML string. Mermaid looks for tags before it reads the YAML.
+        yield from ("---", f"title: {json.dumps(title, ensure_ascii=False)}".replace("<", "\\u003c"), "---")
+    yield "stateDiagram-v2"
+    ids = _ids(graph)
+    for value, label in _labels(graph).items():
+        yield f'    state "{_escape(label, "#")}" as {ids[value]}'
+    yield f"    [*] --> {ids[graph.initial]}"
+    for source in graph.states:
+        for target in graph.targets(source):
+            yield f"    {ids[source]} --> {ids[target]}"
+        if graph.is_terminal(source):
+            yield f"    {ids[source]} --> [*]"
+
+
+def _dot(graph: StateGraph, title: str) -> Iterable[str]:
+    yield f"digraph {_quoted(title)} {{" if title else "digraph {"
+    if title:
+        yield f'    graph [label={_quoted(title)}, labelloc=t, fontname="sans-serif"];'
+    yield '    node [shape=box, style=rounded, fontname="sans-serif"];'
+    yield '    _start [label="", shape=circle, style=filled, fillcolor=black, width=0.2, fixedsize=true];'
+    ids = _ids(graph)  # none starts with an underscore
+    for value, label in _labels(graph).items():
+        border = ", peripheries=2" if graph.is_terminal(value) else ""
+        yield f"    {ids[value]} [label={_quoted(label)}{border}];"
+    yield f"    _start -> {ids[graph.initial]};"
+    for source in graph.states:
+        for target in graph.targets(source):
+            yield f"    {ids[source]} -> {ids[target]};"
+    yield "}"
+
+
+def _markdown(graph: StateGraph, title: str) -> Iterable[str]:
+    if title:
+        yield from (f"## {_code(title)}", "")
+    yield from ("| State | Label | Moves to |", "| --- | --- | --- |")
+    for value, state in graph.states.items():
+        name = _code(_visible(value)) + (" (initial)" if value == graph.initial else "")
+        targets = ", ".join(_code(_visible(target)) for target in graph.targets(value))
+        yield f"| {name} | {_escape(_label(state), '&#')} | {targets or 'nothing (terminal)'} |"
+
+
+RENDERERS = {"mermaid": _mermaid, "dot": _dot, "markdown": _markdown}
+FORMATS = tuple(RENDERERS)
+
+
+def _ids(graph: StateGraph) -> dict[str, str]:
+    """Name each state: by its value where that is a name in Mermaid and DOT, by its position where it is not."""
+    ids: dict[str, str] = {}
+    for position, value in enumerate(graph.states, start=1):
+        alias = f"s{position}"
+        while alias in graph.states:
+            alias += "_"
+        ids[value] = value if NAME.fullmatch(value) else alias
+    return ids
+
+
+def _labels(graph: StateGraph) -> dict[str, str]:
+    """Return the label of each state, with the value where two states have the same one."""
+    labels = {value: _label(state) for value, state in graph.states.items()}
+    count = Counter(labels.values())
+    return {value: label if count[label] == 1 else f"{label} ({_visible(value)})" for value, label in labels.items()}
+
+
+def _label(state: State) -> str:
+    label = _one_line(str(state.label))
+    return label if any(map(str.isprintable, label.replace(" ", ""))) else _visible(state.value)
+
+
+def _visible(value: str) -> str:
+    """Return a value as it is, or as Python writes it if that would not show."""
+    return value if value.isprintable() and value == _one_line(value) else repr(value)
+
+
+def _one_line(text: str) -> str:
+    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
+
+
+def _quoted(text: str) -> str:
+    # Graphviz reads HTML entities in every string.
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") + '"'
+
+
+def _code(text: str) -> str:
+    """Return text as a code span, or escaped where one could not hold it in a table."""
+    return f"`{text}`" if re.fullmatch(r"[\w .:/+-]+", text) else _escape(text, "&#")
+
+
+def _escape(text: str, prefix: str) -> str:
+    """Return text with its markup as numbered entities, which Mermaid begins with `#` and Markdown with `&#`."""
+    return MARKUP.sub(lambda match: f"{prefix}{ord(match[0])};", text)

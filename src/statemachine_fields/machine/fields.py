@@ -1,0 +1,247 @@
+"""The columns of a machine. Only the machine writes them: `save()` leaves them as the database has them.
+
+In a migration each is the plain Django field it derives from, so that no migration imports this library and a new
+state or label makes none.
+
+What `save()` may do is decided in `pre_save()`. An INSERT computes every column but the status, so that a copied row
+does not inherit the counter of its original. An UPDATE says `SET column = column`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models.fields import NOT_PROVIDED
+from django.db.models.functions import Now
+from django.db.models.query_utils import DeferredAttribute
+
+from statemachine_fields.db.columns import Keep
+from statemachine_fields.exceptions import UnknownState, UnrecordedStatusChange
+from statemachine_fields.machine.graph import plain
+from statemachine_fields.machine.ids import uuid7
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.descriptor import StateMachine
+
+    Field: TypeAlias = models.Field[Any, Any]
+    CharField: TypeAlias = models.CharField[Any, Any]
+    DateTimeField: TypeAlias = models.DateTimeField[Any, Any]
+    IntegerField: TypeAlias = models.IntegerField[Any, Any]
+    UUIDField: TypeAlias = models.UUIDField[Any, Any]
+else:  # Django's fields take type arguments in the stubs and not at run time
+    from django.db.models import CharField, DateTimeField, Field, IntegerField, UUIDField
+
+
+#: While `save()` runs on a model that records initial states: the counters of the rows it has inserted.
+FIRST_RECORDS = "statemachine_first_records"
+
+
+def row_label(instance: models.Model) -> str:
+    """Name a row in errors and logs."""
+    return f"{instance._meta.label} pk={instance.pk!r}"
+
+
+@dataclass(slots=True)
+class Pending:
+    """A status that is recorded and left to a `save()`, which then `settled` it."""
+
+    status: str
+    sequence: int
+    record_id: uuid.UUID
+    settled: bool = False
+
+
+class PlainInMigrations(Field):
+    """Deconstruct to the Django field we derive from, less what only matters at run time."""
+
+    runtime_only: tuple[str, ...] = ()
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        for option in self.runtime_only:
+            kwargs.pop(option, None)
+        return name, f"django.db.models.{self.get_internal_type()}", args, kwargs
+
+
+class MachineColumn(PlainInMigrations):
+    """A column that knows whose it is. Without a machine, as in a migration's models, it is the plain field."""
+
+    def __init__(self, *args: Any, machine: StateMachine | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.machine = machine
+
+
+class ComputedColumn(MachineColumn):
+    """A column that is computed on INSERT and kept on UPDATE, whatever the instance holds."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if self.machine is None:
+            return super().pre_save(model_instance, add)
+        if not add:
+            return Keep(self)
+        value = self.initial_value(model_instance)
+        setattr(model_instance, self.attname, value)
+        return value
+
+    def initial_value(self, instance: models.Model) -> Any:
+        return self.get_default()
+
+
+class SequenceField(ComputedColumn, IntegerField):
+    """How many transitions the row has had. Every move raises it in the statement that moves the row.
+
+    A new row starts at 0, or at 1 where the save that inserts it also writes its first record.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"default": 0, "db_default": 0, "editable": False, **kwargs})
+
+    def initial_value(self, instance: models.Model) -> int:
+        first_records: set[str] | None = vars(instance._state).get(FIRST_RECORDS)
+        if first_records is None or self.machine is None or not self.machine.record_initial:
+            return 0
+        first_records.add(self.name)
+        return 1
+
+
+class ChangedAtField(ComputedColumn, DateTimeField):
+    """When the row entered its state, by the database's clock."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"db_default": Now(), "editable": False, **kwargs})
+
+
+class Assignments:
+    """What was assigned to a status since it was loaded or last written by the machine.
+
+    Kept on the instance's `_state`, in flat attributes, because `copy.copy()` shares anything deeper.
+    """
+
+    def __init__(self, attname: str) -> None:
+        self.attname = attname
+        self.was = f"statemachine_{attname}_was"
+        self.pending = f"statemachine_{attname}_pending"
+
+    def made(self, instance: models.Model) -> bool:
+        """Say whether the attribute holds something else than was loaded or written."""
+        state = vars(instance._state)
+        return self.was in state and state[self.was] != vars(instance).get(self.attname)
+
+    def forget(self, instance: models.Model) -> None:
+        """Take what the attribute holds now as the truth."""
+        vars(instance._state).pop(self.was, None)
+        vars(instance._state).pop(self.pending, None)
+
+    def pending_of(self, instance: models.Model) -> Pending | None:
+        pending: Pending | None = vars(instance._state).get(self.pending)
+        return pending
+
+    def write(self, instance: models.Model, value: str, pending: Pending | None = None) -> None:
+        """Set the attribute on behalf of the machine."""
+        vars(instance)[self.attname] = value
+        self.forget(instance)
+        if pending is not None:
+            vars(instance._state)[self.pending] = pending
+
+
+class StatusAttribute(DeferredAttribute):
+    """Let anything be assigned, and remember what was there, so that `save()` can refuse it.
+
+    Refusing the assignment itself would break `refresh_from_db()`, deserialisers and forms, all of which assign.
+    Nothing is done while an instance is being loaded or is new.
+    """
+
+    def __init__(self, field: StatusField) -> None:
+        super().__init__(field)
+        self.attname = field.attname
+        self.assignments = field.assignments
+
+    def __get__(self, instance: models.Model | None, cls: Any = None) -> Any:
+        if instance is not None and self.attname in vars(instance):
+            return vars(instance)[self.attname]
+        return super().__get__(instance, cls)
+
+    def __set__(self, instance: models.Model, value: object) -> None:
+        data = vars(instance)
+        state = data["_state"]
+        if not state.adding:
+            vars(state).setdefault(self.assignments.was, data.get(self.attname, NOT_PROVIDED))
+        data[self.attname] = value
+
+    def __delete__(self, instance: models.Model) -> None:
+        del vars(instance)[self.attname]  # documented by Django: the next read loads the column again
+        self.assignments.forget(instance)
+
+    def fetch_many(self, instances: Iterable[models.Model]) -> None:  # Django 6.1: FETCH_PEERS loads by assignment
+        missing = [instance for instance in instances if self.attname not in vars(instance)]
+        super().fetch_many(instances)
+        for instance in missing:
+            self.assignments.forget(instance)
+
+
+class StatusField(MachineColumn, CharField):
+    """The status column of a machine: any declared state on INSERT, never written by an UPDATE of Django's.
+
+    It carries the machine into every concrete class that gets a copy of the column (abstract bases hand out copies, so
+    each subclass gets its own; proxies and multi-table children have none and share) and binds it there.
+    """
+
+    descriptor_class = StatusAttribute
+    runtime_only = ("choices",)
+    bound: BoundMachine[Any]
+
+    def __init__(self, *args: Any, accessor: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.accessor = accessor
+
+    def contribute_to_class(self, cls: type[models.Model], name: str, private_only: bool = False) -> None:
+        super().contribute_to_class(cls, name, private_only)
+        if self.machine is not None and not cls._meta.abstract and not cls._meta.swapped:
+            self.machine.prepare(cls, self)
+
+    def set_attributes_from_name(self, name: str) -> None:
+        super().set_attributes_from_name(name)
+        self.assignments = Assignments(self.attname)
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if not hasattr(self, "bound"):
+            return super().pre_save(model_instance, add)
+        self.refuse_wrong_status(model_instance, inserting=add)
+        if add:
+            self.assignments.forget(model_instance)
+            return plain(getattr(model_instance, self.attname))
+        pending = self.assignments.pending_of(model_instance)
+        return Keep(self) if pending is None else self.bound.settle(pending)
+
+    def refuse_wrong_status(self, instance: models.Model, *, inserting: bool) -> None:
+        """Raise if saving the instance would create a row in no declared state, or move one by assignment."""
+        if inserting or instance._state.adding:
+            status = getattr(instance, self.attname)
+            if status not in self.bound.graph:
+                raise UnknownState(str(self.bound), status, list(self.bound.graph.states))
+        elif self.assignments.made(instance):
+            was = vars(instance._state)[self.assignments.was]
+            now = vars(instance).get(self.attname)
+            raise UnrecordedStatusChange(row_label(instance), self.name, self.accessor, was, now)
+
+
+class RecordedStatusField(PlainInMigrations, CharField):
+    """`from_status` and `to_status`: choices at run time, so that an admin filter needs no DISTINCT."""
+
+    runtime_only = ("choices",)
+
+
+class TimeOrderedUUIDField(PlainInMigrations, UUIDField):
+    """The audit table's key. Its default stays out of migrations, which would otherwise import it for ever."""
+
+    runtime_only = ("default",)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"default": uuid7, "editable": False, **kwargs})

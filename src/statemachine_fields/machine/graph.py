@@ -1,0 +1,166 @@
+"""Legal moves. Pure Python: knows nothing of the ORM, so its tests need no database."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from django.db.models import TextChoices
+
+if TYPE_CHECKING:
+    from django.utils.functional import Promise
+
+    Label: TypeAlias = str | Promise
+
+States: TypeAlias = "type[TextChoices] | Iterable[State | tuple[str, Label]]"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One declared state: its value in the database and its label for people."""
+
+    value: str
+    label: Label = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, str) or not self.value:
+            raise ValueError(f"A state's value must be a non-empty string, got {self.value!r}.")
+        object.__setattr__(self, "value", plain(self.value))
+        if isinstance(self.label, str) and not self.label:  # a lazy label must not be asked: no language is active yet
+            object.__setattr__(self, "label", self.value.replace("_", " ").capitalize())
+
+
+@dataclass(frozen=True, slots=True)
+class StateGraph:
+    """Which states exist and which moves are legal."""
+
+    states: Mapping[str, State]
+    initial: str
+    edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __contains__(self, state: object) -> bool:
+        return isinstance(state, str) and state in self.states
+
+    def targets(self, state: str) -> tuple[str, ...]:
+        """Return the states one move away, in the order declared; nothing for a state that is not declared."""
+        return self.edges.get(state, ())
+
+    def allows(self, source: str, target: str) -> bool:
+        return target in self.targets(source)
+
+    def is_terminal(self, state: str) -> bool:
+        return not self.targets(state)
+
+    @property
+    def terminal_states(self) -> tuple[str, ...]:
+        return tuple(state for state in self.states if self.is_terminal(state))
+
+    def reachable(self, *sources: str) -> frozenset[str]:
+        """Return the sources and every state that some path of moves leads to from them."""
+        seen = set(sources)
+        queue = list(sources)
+        while queue:
+            for target in self.targets(queue.pop()):
+                if target not in seen:
+                    seen.add(target)
+                    queue.append(target)
+        return frozenset(seen)
+
+    def unreachable_states(self) -> tuple[str, ...]:
+        """Return the states that no path from the initial one leads to."""
+        reached = self.reachable(self.initial)
+        return tuple(state for state in self.states if state not in reached)
+
+    def trap_states(self) -> tuple[str, ...]:
+        """Return the states that have moves and yet no way out.
+
+        Either every move leads back to the state itself, or the machine has terminal states and none of them can be
+        reached any more. A machine that is one big cycle by design has no terminal state and no trap.
+        """
+        terminal = set(self.terminal_states)
+        return tuple(
+            state
+            for state in self.states
+            if state not in terminal
+            and (set(self.targets(state)) == {state} or (terminal and not terminal & self.reachable(state)))
+        )
+
+
+def plain(state: str) -> str:
+    """Return the bare string behind an enum member, so that databases and JSON see text."""
+    return str(state.value) if isinstance(state, enum.Enum) else state
+
+
+def build_graph(states: States, initial: str, transitions: Mapping[str, Iterable[str]], max_length: int) -> StateGraph:
+    """Read a declaration and raise ValueError where it is wrong, in the words of the reference page."""
+    declared = _read_states(states, max_length)
+    if initial not in declared:
+        raise _misnamed(f"Initial state {initial!r} not found in states", initial, declared)
+    if not isinstance(transitions, Mapping):
+        raise ValueError(
+            f"transitions must map a state to the list of states it may move to, got {type(transitions).__name__}."
+        )
+    edges = {}
+    for source, targets in transitions.items():
+        if source not in declared:
+            raise _misnamed(f"Transition source {source!r} not in states", source, declared)
+        edges[plain(source)] = _read_targets(source, targets, declared)
+    return StateGraph(MappingProxyType(declared), plain(initial), MappingProxyType(edges))
+
+
+def _read_states(states: States, max_length: int) -> dict[str, State]:
+    if isinstance(states, str | Mapping) or not isinstance(states, Iterable):
+        raise ValueError(
+            "states must be a list of (value, label) pairs or State objects, or a TextChoices class, "
+            f"got {type(states).__name__}."
+        )
+    entries: Iterable[Any] = states
+    if isinstance(states, type) and issubclass(states, TextChoices):
+        entries = states.choices
+    declared: dict[str, State] = {}
+    for entry in entries:
+        state = entry if isinstance(entry, State) else _read_pair(entry)
+        if state.value in declared:
+            raise ValueError(f"State {state.value!r} is declared twice. Remove one of the two.")
+        if len(state.value) > max_length:
+            raise ValueError(
+                f"State {state.value!r} has {len(state.value)} characters, the column takes {max_length}. "
+                "Shorten the value or raise max_length."
+            )
+        declared[state.value] = state
+    if not declared:
+        raise ValueError("states is empty. A machine needs at least its initial state.")
+    return declared
+
+
+def _read_pair(entry: object) -> State:
+    if isinstance(entry, enum.Enum) or not isinstance(entry, tuple | list) or len(entry) != 2:
+        raise ValueError(f"Each state must be a (value, label) pair or a State, got {entry!r}.")
+    return State(*entry)
+
+
+def _read_targets(source: str, targets: Iterable[str], declared: Mapping[str, State]) -> tuple[str, ...]:
+    if isinstance(targets, str) or not isinstance(targets, Iterable):
+        raise ValueError(
+            f"Transitions from {source!r} must be a list of states, got {targets!r}. Write [{targets!r}] for a single "
+            "one."
+        )
+    read: list[str] = []
+    for target in targets:
+        if target not in declared:
+            raise _misnamed(f"Transition target {target!r} not in states", target, declared)
+        if target in read:
+            raise ValueError(f"The transition from {source!r} to {target!r} is declared twice. Remove one of the two.")
+        read.append(plain(target))
+    return tuple(read)
+
+
+def _misnamed(message: str, name: object, declared: Mapping[str, State]) -> ValueError:
+    error = ValueError(message)
+    guess = get_close_matches(str(name), declared, n=1)
+    error.add_note(f"Declared states: {', '.join(declared)}." + (f" Did you mean {guess[0]!r}?" if guess else ""))
+    return error

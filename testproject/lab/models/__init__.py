@@ -1,0 +1,29 @@
+"""One small model for each thing a machine can be combined with. A package, as models of larger apps are."""
+
+from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
+from lab.models.options import Kept, Logged, Protected, Reasoned, Unindexed
+from lab.models.saving import Audited, Hooked, Lazy, Stamped
+from lab.models.states import Invoice, Parcel, Project, Ticket
+
+__all__ = [
+    "Audited",
+    "Bolt",
+    "Car",
+    "Door",
+    "Gate",
+    "Hooked",
+    "Invoice",
+    "Kept",
+    "Lamp",
+    "Lazy",
+    "Logged",
+    "Parcel",
+    "Project",
+    "Protected",
+    "RacingCar",
+    "Reasoned",
+    "Stamped",
+    "Ticket",
+    "Unindexed",
+    "Vehicle",
+]

@@ -1,0 +1,1 @@
+"""Fixtures for the whole suite. The database is chosen in settings.py."""

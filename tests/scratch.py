@@ -1,0 +1,78 @@
+"""A throw-away Django project in a directory, run as a user runs theirs: files and `manage.py` in a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+SETTINGS = """
+from pathlib import Path
+
+SECRET_KEY = "scratch"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "statemachine_fields",
+    "shop",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path(__file__).with_name("db.sqlite3")}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+"""
+
+
+class ScratchProject:
+    """A project with one app, `shop`, on SQLite."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("settings.py", SETTINGS)
+        self.write("shop/__init__.py", "")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip())
+
+    def read(self, pattern: str) -> str:
+        return "".join(path.read_text() for path in sorted(self.root.glob(pattern)))
+
+    def manage(self, *args: str, check: bool = True) -> str:
+        """Run a command and return what it printed."""
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(self.root)}
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "django", *args],
+            cwd=self.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        output = result.stdout + result.stderr
+        assert not check or result.returncode == 0, output
+        return output

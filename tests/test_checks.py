@@ -1,0 +1,251 @@
+"""System checks: what each says, and that a healthy project is silent."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from django.core import checks
+from django.db import models
+from django.test.utils import isolate_apps, override_settings
+
+from statemachine_fields import StateMachine
+from statemachine_fields import checks as our_checks
+
+
+def machine(edges: dict[str, list[str]] | None = None, **options) -> StateMachine:
+    edges = {"A": ["B"]} if edges is None else edges
+    states = dict.fromkeys(["A", *edges, *(target for targets in edges.values() for target in targets)])
+    return StateMachine([(state, state.title()) for state in states], "A", edges, **options)
+
+
+def problems(model: type[models.Model]) -> list[checks.CheckMessage]:
+    """Return what our checks say of one model."""
+    found: list[checks.CheckMessage] = []
+    for name, declared in our_checks.declared_machines(model).items():
+        if isinstance(declared, StateMachine):
+            found += our_checks.check_unbound(model, name, declared)
+        else:
+            found += our_checks.check_bound(declared.bound)
+    return found
+
+
+def test_the_projects_own_models_are_clean():
+    assert our_checks.check_machines(None) == []
+
+
+def test_checks_are_registered_with_django():
+    assert our_checks.check_machines in checks.registry.registry.get_checks()
+
+
+def test_an_app_that_is_not_installed():
+    installed = ["django.contrib.contenttypes", "django.contrib.auth", "shop"]
+    with override_settings(INSTALLED_APPS=installed):
+        assert our_checks.check_machines(None) == [
+            checks.Error(
+                "Models have state machines, but 'statemachine_fields' is not in INSTALLED_APPS.",
+                hint="Add it: the commands, the admin's templates and the translations come with the app.",
+                id="statemachine_fields.E001",
+            )
+        ]
+
+
+class TestColumnTaken:
+    def expected(self, model: type[models.Model], column: str) -> checks.Error:
+        return checks.Error(
+            f"The machine 'states' needs the column {column!r}, which the model or another machine declares.",
+            hint=f"Remove {column!r} from the model: the machine adds it. Or give the machine another `field=`.",
+            obj=model,
+            id="statemachine_fields.E002",
+        )
+
+    @isolate_apps("lab")
+    def test_by_a_field_declared_before(self):
+        class Order(models.Model):
+            status = models.CharField(max_length=10)
+            states = machine()
+
+            class Meta:
+                app_label = "lab"
+
+        assert self.expected(Order, "status") in problems(Order)
+        with pytest.raises(AttributeError, match="run `manage.py check`"):
+            Order().states  # noqa: B018
+
+    @isolate_apps("lab")
+    def test_by_a_field_declared_after(self):
+        class Order(models.Model):
+            states = machine()
+            status_sequence = models.IntegerField()
+
+            class Meta:
+                app_label = "lab"
+
+        assert problems(Order) == [self.expected(Order, "status_sequence")]
+
+    @isolate_apps("lab")
+    def test_by_a_property(self):
+        class Order(models.Model):
+            states = machine()
+
+            @property
+            def status(self) -> str:
+                return "mine"
+
+            class Meta:
+                app_label = "lab"
+
+        assert self.expected(Order, "status") in problems(Order)
+        assert Order().status == "mine"
+
+    @isolate_apps("lab")
+    def test_by_a_field_that_replaces_an_inherited_one(self):
+        class Base(models.Model):
+            states = machine()
+
+            class Meta:
+                abstract = True
+                app_label = "lab"
+
+        class Order(Base):
+            status = models.CharField(max_length=10)
+
+            class Meta:
+                app_label = "lab"
+
+        class Dropped(Base):
+            status = None
+
+            class Meta:
+                app_label = "lab"
+
+        assert problems(Order) == [self.expected(Order, "status")]
+        assert problems(Dropped) == [self.expected(Dropped, "status")]
+
+    @isolate_apps("lab")
+    def test_by_another_machine(self):
+        class Order(models.Model):
+            states = machine()
+            flow = machine()
+
+            class Meta:
+                app_label = "lab"
+
+        assert [problem.msg for problem in problems(Order)] == [
+            f"The machine 'flow' needs the column {column!r}, which the model or another machine declares."
+            for column in ("status", "status_sequence", "status_changed_at")
+        ]
+        assert Order().states.current == "A"
+
+    @isolate_apps("lab")
+    def test_by_the_same_machine_under_another_name(self):
+        shared = machine()
+
+        class Order(models.Model):
+            states = shared
+            flow = shared
+
+            class Meta:
+                app_label = "lab"
+
+        assert [problem.id for problem in problems(Order)] == ["statemachine_fields.E002"]
+
+
+class TestAuditNameTaken:
+    def expected(self, model: type[models.Model]) -> checks.Error:
+        return checks.Error(
+            "The audit model of 'states' is called OrderStateTransition, and so is another model of the app.",
+            hint="Rename the other model, or give the machine another `field=`, which its audit model is named after.",
+            obj=model,
+            id="statemachine_fields.E003",
+        )
+
+    @isolate_apps("lab")
+    def test_by_a_model_declared_before(self):
+        class OrderStateTransition(models.Model):
+            class Meta:
+                app_label = "lab"
+
+        class Order(models.Model):
+            states = machine()
+
+            class Meta:
+                app_label = "lab"
+
+        assert problems(Order) == [self.expected(Order)]
+        with pytest.raises(AttributeError, match="the name 'OrderStateTransition' is taken by another model"):
+            Order.states.transition_model  # noqa: B018
+
+    @isolate_apps("lab")
+    def test_by_a_model_declared_after(self):
+        class Order(models.Model):
+            states = machine()
+
+            class Meta:
+                app_label = "lab"
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # Django's own, about the same
+
+            class OrderStateTransition(models.Model):
+                class Meta:
+                    app_label = "lab"
+
+        assert problems(Order) == [self.expected(Order)]
+
+    @isolate_apps("lab")
+    def test_by_another_machine_of_the_model(self):
+        class Order(models.Model):
+            states = machine()
+            other = machine(field="state")
+
+            class Meta:
+                app_label = "lab"
+
+        assert [problem.id for problem in problems(Order)] == ["statemachine_fields.E003"]
+
+
+class TestSmells:
+    def messages(self, **edges: list[str]) -> list[str]:
+        with isolate_apps("lab"):
+
+            class Order(models.Model):
+                states = machine(edges)
+
+                class Meta:
+                    app_label = "lab"
+
+            return [f"{problem.id} {problem.msg}" for problem in problems(Order)]
+
+    def test_an_unreachable_state(self):
+        assert self.messages(A=["B"], C=["B"]) == [
+            "statemachine_fields.W001 No moves lead from 'A' to 'C' in 'states'."
+        ]
+
+    def test_a_trap_state(self):
+        assert self.messages(A=["B", "END"], B=["C"], C=["B"]) == [
+            "statemachine_fields.W002 Rows never get out of 'B', 'C' in 'states', which have moves."
+        ]
+
+    def test_states_that_differ_only_in_case(self):
+        assert self.messages(A=["paid", "PAID"])[0] == (
+            "statemachine_fields.W003 The states 'paid', 'PAID' of 'states' differ only in case."
+        )
+
+    def test_states_with_the_same_label(self):
+        assert self.messages(A=["paid", "PAID"])[1] == (
+            "statemachine_fields.W004 The states 'paid', 'PAID' of 'states' have the same label."
+        )
+
+    def test_each_has_a_hint(self):
+        with isolate_apps("lab"):
+
+            class Order(models.Model):
+                states = machine({"A": ["A"], "c": ["C"]})
+
+                class Meta:
+                    app_label = "lab"
+
+            found = problems(Order)
+        assert len(found) == 4
+        assert all(problem.hint and problem.obj is Order for problem in found)
