@@ -1,0 +1,141 @@
+"""`manage.py statemachine_graph`: draw the machines of the project, or hold a committed drawing to them."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Mapping
+from difflib import get_close_matches, unified_diff
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from django.apps import apps
+from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
+from django.db import models
+from django.utils import translation
+
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
+from statemachine_fields.machine.diagram import FORMATS, draw
+
+T = TypeVar("T")
+Machines: TypeAlias = dict[str, BoundMachine[Any]]  # by accessor
+Models: TypeAlias = dict[str, Machines]  # by name of the model
+
+EXAMPLES = """\
+examples:
+  %(prog)s shop.Order.states                            one machine, as Mermaid
+  %(prog)s shop.Order.states --format dot | dot -Tsvg   as a picture, with Graphviz
+  %(prog)s --output docs/states.md                      every machine, as Markdown with Mermaid in it
+  %(prog)s --check docs/states.md                       in CI: fail if the file is out of date
+"""
+
+
+class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
+    """Keep the lines of the examples."""
+
+
+class Command(BaseCommand):
+    help = "Draws state machines as Mermaid, DOT or a Markdown table, labels in the language of LANGUAGE_CODE."
+    requires_system_checks = []  # a drawing helps to see what a check complains about
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        return super().create_parser(prog_name, subcommand, epilog=EXAMPLES, formatter_class=HelpFormatter, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "labels",
+            nargs="*",
+            metavar="LABEL",
+            help="What to draw: app, app.Model or app.Model.accessor. Every machine of the project if not given.",
+        )
+        parser.add_argument(
+            "--format",
+            choices=FORMATS,
+            default="mermaid",
+            help="Default: mermaid. One machine is the bare diagram; several are Markdown with a block each.",
+        )
+        parser.add_argument("--output", metavar="FILE", help="Write to this file.")
+        parser.add_argument("--check", metavar="FILE", help="Compare with this file, and exit with 1 if it differs.")
+
+    def handle(self, *, labels: list[str], format: str, output: str, check: str, **options: Any) -> None:
+        if output and check:
+            raise CommandError("--output writes the file and --check only reads it. Give one of the two.")
+        with translation.override(None):
+            translation.deactivate()  # leaves LANGUAGE_CODE, so the drawing does not depend on who calls
+            drawing = draw_all(find(labels), format)
+        if check:
+            self._compare(Path(check), drawing, [*labels, *([] if format == "mermaid" else ["--format", format])])
+        elif output:
+            try:
+                Path(output).write_text(drawing, encoding="utf-8", newline="\n")
+            except OSError as error:
+                raise CommandError(f"Cannot write {output}: {error.strerror}.") from error
+            self.stdout.write(self.style.SUCCESS(f"Wrote {output}."))
+        else:
+            self.stdout.write(drawing, ending="")
+
+    def _compare(self, path: Path, drawing: str, arguments: list[str]) -> None:
+        try:
+            committed = path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            committed = ""
+        except OSError as error:
+            raise CommandError(f"Cannot read {path}: {error.strerror}.") from error
+        if committed == drawing:
+            self.stdout.write(self.style.SUCCESS(f"{path} is up to date."))
+            return
+        lines = unified_diff(committed.split("\n"), drawing.split("\n"), str(path), "the models", lineterm="")
+        self.stdout.write("\n".join(lines))
+        raise CommandError(
+            f"{path} {'is out of date' if path.exists() else 'does not exist'}. "
+            f"Run: manage.py {shlex.join(['statemachine_graph', *arguments, '--output', str(path)])}"
+        )
+
+
+def draw_all(machines: list[BoundMachine[Any]], format: str) -> str:
+    """Return one machine as its bare diagram, and several as one document."""
+    if len(machines) > 1 and format == "mermaid":
+        return "\n".join(f"## `{machine}`\n\n```mermaid\n{draw(machine.graph)}```\n" for machine in machines)
+    return "\n".join(machine.diagram(format) for machine in machines)
+
+
+def find(labels: list[str]) -> list[BoundMachine[Any]]:
+    """Return the machines that the labels name, or all if there is none. What several models share comes once."""
+    catalogue: dict[str, Models] = {}
+    for model in apps.get_models():
+        if machines := machines_of(model):
+            catalogue.setdefault(model._meta.app_label, {})[model.__name__] = machines
+    if not catalogue:
+        raise CommandError(
+            "No installed app has a model with a state machine. Declare a StateMachine on a model, and add its app to "
+            "INSTALLED_APPS."
+        )
+    return list(dict.fromkeys(machine for label in labels or catalogue for machine in resolve(label, catalogue)))
+
+
+def machines_of(model: type[models.Model]) -> Machines:
+    return {name: found.bound for name, found in declared_machines(model).items() if isinstance(found, BoundAttribute)}
+
+
+def resolve(label: str, catalogue: Mapping[str, Models]) -> list[BoundMachine[Any]]:
+    """Return the machines that one label names, or raise CommandError."""
+    app, *names = label.split(".", 2)
+    in_app = pick(app, catalogue, f"No app {app!r} with a state machine")
+    if not names:
+        return [machine for machines in in_app.values() for machine in machines.values()]
+    on_model = pick(names[0], in_app, f"No model {names[0]!r} with a state machine in {app}")
+    if len(names) == 1:
+        return list(on_model.values())
+    return [pick(names[1], on_model, f"No state machine {names[1]!r} on {app}.{names[0]}")]
+
+
+def pick(name: str, among: Mapping[str, T], complaint: str) -> T:
+    if name in among:
+        return among[name]
+    folded = {known.lower(): known for known in among}  # as Django reads the names of models
+    if name.lower() in folded:
+        return among[folded[name.lower()]]
+    guess = get_close_matches(name.lower(), folded, n=1)
+    hint = f" Did you mean {folded[guess[0]]!r}?" if guess else ""
+    raise CommandError(f"{complaint}.{hint} There are: {', '.join(among)}.")
