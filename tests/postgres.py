@@ -114,7 +114,7 @@ def reachable(programs: Path, server: Server) -> Path:
     if not server.account:
         return programs
     try:
-        command = [programs / "postgres", "--version"]
+        command = [str(programs / "postgres"), "--version"]
         subprocess.run(command, cwd="/", check=False, capture_output=True, **server.account)
     except PermissionError:
         return copy_of(programs, server)

@@ -11,6 +11,7 @@ from django.test.utils import isolate_apps, override_settings
 
 from statemachine_fields import StateMachine
 from statemachine_fields import checks as our_checks
+from statemachine_fields.machine.descriptor import declared_machines
 
 
 def machine(edges: dict[str, list[str]] | None = None, **options) -> StateMachine:
@@ -22,7 +23,7 @@ def machine(edges: dict[str, list[str]] | None = None, **options) -> StateMachin
 def problems(model: type[models.Model]) -> list[checks.CheckMessage]:
     """Return what our checks say of one model."""
     found: list[checks.CheckMessage] = []
-    for name, declared in our_checks.declared_machines(model).items():
+    for name, declared in declared_machines(model).items():
         if isinstance(declared, StateMachine):
             found += our_checks.check_unbound(model, name, declared)
         else:

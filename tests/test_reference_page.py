@@ -10,14 +10,19 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 
-from reference.models import Order, OrderStateTransition, TaskExecution, TaskExecutionStateTransition
+from reference.models import (  # type: ignore[attr-defined]  # audit models are made at run time
+    Order,
+    OrderStateTransition,
+    TaskExecution,
+    TaskExecutionStateTransition,
+)
 from statemachine_fields import InvalidStateTransition, StateMachine, StateMachineError
 from statemachine_fields.machine.audit import StateTransition
 
 pytestmark = pytest.mark.django_db
 
 
-def stored_status(row: models.Model) -> str:
+def stored_status(row):
     return type(row)._base_manager.values_list("status", flat=True).get(pk=row.pk)
 
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from statemachine_fields.exceptions import (
+    ConcurrentTransition,
     InvalidStateTransition,
     RowMissing,
     StateMachineError,
+    TransitionBlocked,
     UnknownState,
     UnrecordedStatusChange,
 )
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.context import transition_context
 from statemachine_fields.machine.descriptor import StateMachine
-from statemachine_fields.machine.graph import State
+from statemachine_fields.machine.graph import State, Transition
+from statemachine_fields.machine.guards import Blocker
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
 
 __all__ = [
+    "Blocker",
     "BoundMachine",
+    "ConcurrentTransition",
     "InvalidStateTransition",
     "RowMissing",
     "State",
@@ -28,8 +34,11 @@ __all__ = [
     "StateMachineAccessor",
     "StateMachineError",
     "StateTransition",
+    "Transition",
+    "TransitionBlocked",
     "UnknownState",
     "UnrecordedStatusChange",
+    "transition_context",
 ]
 
 

@@ -69,7 +69,7 @@ def audit_name_taken(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
     name = bound.names.audit_model(bound.model.__name__)
     if meta.apps.all_models[meta.app_label].get(name.lower()) is not bound.audit_model:
         yield checks.Error(
-            f"The audit model of {bound.field.accessor!r} is called {name}, and so is another model of the app.",
+            f"The audit model of {bound.accessor!r} is called {name}, and so is another model of the app.",
             hint="Rename the other model, or give the machine another `field=`, which its audit model is named after.",
             obj=bound.model,
             id="statemachine_fields.E003",
@@ -79,7 +79,7 @@ def audit_name_taken(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
 def unreachable_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
     if states := bound.graph.unreachable_states():
         yield checks.Warning(
-            f"No moves lead from {bound.initial!r} to {_listed(states)} in {bound.field.accessor!r}.",
+            f"No moves lead from {bound.initial!r} to {_listed(states)} in {bound.accessor!r}.",
             hint="Add the missing transition. If rows are created in that state, silence this check.",
             obj=bound.model,
             id="statemachine_fields.W001",
@@ -89,7 +89,7 @@ def unreachable_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
 def trap_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
     if states := bound.graph.trap_states():
         yield checks.Warning(
-            f"Rows never get out of {_listed(states)} in {bound.field.accessor!r}, which have moves.",
+            f"Rows never get out of {_listed(states)} in {bound.accessor!r}, which have moves.",
             hint="Add a transition that leads on, or remove those that lead in a circle to make the state terminal.",
             obj=bound.model,
             id="statemachine_fields.W002",
@@ -99,7 +99,7 @@ def trap_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
 def same_but_for_case(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
     if states := _sharing(bound.graph.states, key=str.casefold):
         yield checks.Warning(
-            f"The states {_listed(states)} of {bound.field.accessor!r} differ only in case.",
+            f"The states {_listed(states)} of {bound.accessor!r} differ only in case.",
             hint="Rename one: MariaDB and MySQL compare without regard to case and take them for one state.",
             obj=bound.model,
             id="statemachine_fields.W003",
@@ -110,7 +110,7 @@ def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
     labels = {state.value: str(state.label) for state in bound.graph.states.values()}
     if states := _sharing(labels, key=labels.__getitem__):
         yield checks.Warning(
-            f"The states {_listed(states)} of {bound.field.accessor!r} have the same label.",
+            f"The states {_listed(states)} of {bound.accessor!r} have the same label.",
             hint="Give each its own label, or people cannot tell them apart.",
             obj=bound.model,
             id="statemachine_fields.W004",

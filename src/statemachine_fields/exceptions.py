@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from django.db.models.fields import NOT_PROVIDED
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.guards import Blocker
 
 __all__ = [
+    "ConcurrentTransition",
     "InvalidStateTransition",
     "RowMissing",
     "StateMachineError",
+    "TransitionBlocked",
     "UnknownState",
     "UnrecordedStatusChange",
 ]
@@ -60,6 +68,50 @@ class UnknownState(InvalidStateTransition):
         return f"{self.label} has no state {self.state!r}. Declared: {', '.join(self.known)}. {hint}"
 
 
+class TransitionBlocked(InvalidStateTransition):
+    """The move is declared, but a guard or a permission is against it. `blockers` says why."""
+
+    def __init__(
+        self, label: str, from_status: str, to_status: str, allowed: Sequence[str], blockers: Sequence[Blocker]
+    ) -> None:
+        super().__init__(label, from_status, to_status, allowed)
+        self.args = (label, from_status, to_status, list(allowed), list(blockers))
+        self.blockers = list(blockers)
+
+    def __str__(self) -> str:
+        reasons = " ".join(blocker.message for blocker in self.blockers)
+        return f"{self.label} cannot move from {self.from_status!r} to {self.to_status!r} now: {reasons}"
+
+
+class ConcurrentTransition(StateMachineError):
+    """Somebody else got in between: the row is not where `expected=` said, or the database gave up on a conflict.
+
+    `status` and `sequence` are where the row stands, or None where the database did not say.
+    """
+
+    def __init__(
+        self, label: str, to_status: str, expected: str | int | None, status: str | None, sequence: int | None
+    ) -> None:
+        super().__init__(label, to_status, expected, status, sequence)
+        self.label = label
+        self.to_status = to_status
+        self.expected = expected
+        self.status = status
+        self.sequence = sequence
+
+    def __str__(self) -> str:
+        if self.status is None:
+            return (
+                f"{self.label} was not moved to {self.to_status!r}: the database found a conflict with another "
+                "transaction. Repeat the whole transaction."
+            )
+        expected = f"at sequence {self.expected}" if isinstance(self.expected, int) else f"in {self.expected!r}"
+        return (
+            f"{self.label} was not moved to {self.to_status!r}: it was expected {expected} and is in {self.status!r} at "
+            f"sequence {self.sequence}. Reload the row and decide again."
+        )
+
+
 class RowMissing(StateMachineError):
     """There is no row to move: the instance was never saved, or its row was deleted."""
 
@@ -75,7 +127,10 @@ class RowMissing(StateMachineError):
 
 
 class UnrecordedStatusChange(StateMachineError):
-    """A machine's column was about to be written by something other than the machine."""
+    """A machine's column was about to be written by something other than the machine.
+
+    `was` is what the row's instance held before, or Django's `NOT_PROVIDED` where no single row was about to change.
+    """
 
     def __init__(self, label: str, field: str, machine: str, was: object, now: object) -> None:
         super().__init__(label, field, machine, was, now)
@@ -86,6 +141,11 @@ class UnrecordedStatusChange(StateMachineError):
         self.now = now
 
     def __str__(self) -> str:
+        if self.was is NOT_PROVIDED:
+            return (
+                f"{self.label}: a query would write {self.field!r}, which only the machine {self.machine!r} writes, and "
+                "leave no record. Use bulk_transition() for many rows, or transition_to() for one. Nothing was written."
+            )
         return (
             f"{self.label}: {self.field!r} was assigned {self.now!r}, which would be a move without a record. "
             f"Use `.{self.machine}.transition_to({self.now!r})`, or refresh_from_db() to drop the assignment. "

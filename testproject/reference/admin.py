@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 
-from reference.models import TaskExecutionStateTransition
+from reference.models import TaskExecutionStateTransition  # type: ignore[attr-defined]
 
 
 @admin.register(TaskExecutionStateTransition)

@@ -1,7 +1,7 @@
-"""The values that `save()` writes into a machine's columns: SQL in place of what the instance holds.
+"""The values that `save()` writes into a machine's columns, in place of what the instance holds.
 
-Both compile themselves and have no `resolve_expression`. With it, Django 6 would add the column to RETURNING and assign
-what comes back, which is one more write to an attribute whose writes we watch.
+Those that are SQL compile themselves and have no `resolve_expression`. With it, Django 6 would add the column to
+RETURNING and assign what comes back, which is one more write to an attribute whose writes we watch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ from django.db.models import Field
 from django.db.models.sql.compiler import SQLCompiler
 
 Compiled = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value that the machine itself writes. The column lets nothing else through."""
+
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)

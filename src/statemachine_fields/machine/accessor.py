@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import models, router
 
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.graph import plain
+from statemachine_fields.machine.guards import Blocker, find_blockers
+from statemachine_fields.machine.metadata import read_metadata
 from statemachine_fields.machine.transition import Transitioner
 
 if TYPE_CHECKING:
@@ -55,13 +59,36 @@ class StateMachineAccessor(Generic[M]):
         using = router.db_for_read(self._bound.transition_model, instance=self._instance)
         return records.using(using).filter(instance_id=self._bound.key_of(self._instance)).order_by("-sequence")
 
-    def can_transition_to(self, state: str) -> bool:
-        """Say whether the current state has a move to this one."""
-        return self._bound.graph.allows(self.current, state)
+    def status_at(self, when: datetime.datetime) -> str | None:
+        """Return the status that the row had at an instant: what its history says, or the current one if it has none.
+
+        Asks the database, with one query. None if the row was not there yet, which only `record_initial` knows, or if it
+        is not there now.
+
+        :raises ValueError: the instant is naive although the project uses time zones, or the reverse.
+        """
+        status = self._bound.status_as_of(when)
+        if self._instance.pk is None:
+            return None
+        using = router.db_for_read(self._bound.model, instance=self._instance)
+        rows = self._bound.model._base_manager.using(using).filter(pk=self._bound.key_of(self._instance))
+        found: str | None = rows.values_list(status, flat=True).first()
+        return found
+
+    def can_transition_to(self, state: str, user: Any = None) -> bool:
+        """Say whether nothing stands against a move to the state: not the graph, no guard, no missing permission."""
+        return not self.blockers(state, user)
 
     def get_valid_transitions(self) -> list[str]:
-        """Return the states that a move leads to from the current one, in the order declared."""
+        """Return the states that a declared move leads to from the current one, in the order declared."""
         return list(self._bound.graph.targets(self.current))
+
+    def blockers(self, state: str, user: Any = None) -> list[Blocker]:
+        """Return every reason against a move to the state, as the instance has it; none means that it may move.
+
+        :param user: whose permissions count. Without one, permissions are not asked.
+        """
+        return find_blockers(self._bound, self._instance, self.current, plain(state), user)
 
     def transition_to(
         self,
@@ -69,21 +96,88 @@ class StateMachineAccessor(Generic[M]):
         metadata: Mapping[str, Any] | None = None,
         save: bool = True,
         *,
+        update: Mapping[str, Any] | None = None,
         record: Mapping[str, Any] | None = None,
+        expected: str | int | None = None,
+        user: Any = None,
     ) -> StateTransition[M]:
         """Move the row to another state and record it, both or neither; return the record.
 
-        The graph is checked against the row in the database, under its lock, so of several that race for one move
-        exactly one wins. Written are the status, its counter and time, and the model's `auto_now` fields; other
-        unsaved changes stay unsaved. If the call raises, row and instance are as they were.
+        The graph is checked against the row in the database, so of several that race for one move exactly one wins.
+        Written are the status, its counter and time, `update`, and the model's `auto_now` fields; other unsaved changes
+        stay unsaved. If the call raises, row and instance are as they were.
 
         :param metadata: facts to keep with the record; anything `DjangoJSONEncoder` can write.
         :param save: with False, the record is written and the status is left to your own `save()` in the same
             transaction, outside of which this is refused.
+        :param update: values for other fields of the row, written with the move.
         :param record: values for the fields that `transition_base` added to the audit table.
-        :raises InvalidStateTransition: the row's status has no such move. `UnknownState` if there is no such state.
+        :param expected: the state, or the number of transitions, that the row must have for the move to be right.
+        :param user: who moves the row. Their permission is asked, and they are recorded as `actor`.
+        :raises InvalidStateTransition: the row's status has no such move. `UnknownState` if there is no such state,
+            `TransitionBlocked` if a guard or a permission is against it.
+        :raises ConcurrentTransition: the row is not where `expected` says, or the database gave up on a conflict.
         :raises RowMissing: the instance was never saved, or its row is gone.
         """
-        return Transitioner(self._bound, self._instance, plain(new_status), metadata, record).run(save=save)
+        return Transitioner(
+            self._bound,
+            self._instance,
+            plain(new_status),
+            metadata=metadata,
+            update=update,
+            record=record,
+            expected=plain(expected) if isinstance(expected, str) else expected,
+            user=user,
+        ).run(save=save)
 
-    transition_to.alters_data = True  # type: ignore[attr-defined]  # templates must not call it
+    def force_transition_to(
+        self,
+        new_status: str,
+        *,
+        reason: str,
+        metadata: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> StateTransition[M]:
+        """Move the row to any declared state, whatever the graph and the guards say: for repair and for tests.
+
+        The metadata of the record says that the move was forced, and why. All else is as with `transition_to()`.
+        """
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError("A forced transition needs a reason, which is kept with its record.")
+        read_metadata(metadata)
+        return Transitioner(
+            self._bound,
+            self._instance,
+            plain(new_status),
+            metadata={**(metadata or {}), "forced": True, "reason": reason},
+            update=update,
+            record=record,
+            forced=True,
+        ).run()
+
+    async def astatus_at(self, when: datetime.datetime) -> str | None:
+        """As `status_at()`, without blocking the event loop."""
+        return await sync_to_async(self.status_at)(when)
+
+    async def acan_transition_to(self, state: str, user: Any = None) -> bool:
+        """As `can_transition_to()`, without blocking the event loop."""
+        return await sync_to_async(self.can_transition_to)(state, user)
+
+    async def ablockers(self, state: str, user: Any = None) -> list[Blocker]:
+        """As `blockers()`, without blocking the event loop."""
+        return await sync_to_async(self.blockers)(state, user)
+
+    async def atransition_to(self, new_status: str, *args: Any, **kwargs: Any) -> StateTransition[M]:
+        """As `transition_to()`, without blocking the event loop."""
+        return await sync_to_async(self.transition_to)(new_status, *args, **kwargs)
+
+    async def aforce_transition_to(self, new_status: str, **kwargs: Any) -> StateTransition[M]:
+        """As `force_transition_to()`, without blocking the event loop."""
+        return await sync_to_async(self.force_transition_to)(new_status, **kwargs)
+
+    # Templates must not call these.
+    transition_to.alters_data = True  # type: ignore[attr-defined]
+    force_transition_to.alters_data = True  # type: ignore[attr-defined]
+    atransition_to.alters_data = True  # type: ignore[attr-defined]
+    aforce_transition_to.alters_data = True  # type: ignore[attr-defined]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import connections, models, transaction
 
-from statemachine_fields.db.columns import Settle
+from statemachine_fields.db.columns import Settle, Written
+from statemachine_fields.db.dialect import Shape, Table
 from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import Pending, StatusField
+from statemachine_fields.machine.guards import collect_guards
+from statemachine_fields.machine.questions import Questions
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 
-class BoundMachine(Generic[M]):
+class BoundMachine(Questions[M]):
     """A machine bound to the model whose table has its columns. Proxies and multi-table children share it.
 
     What it returns is a copy or immutable: nobody can change the graph through it.
@@ -34,11 +37,15 @@ class BoundMachine(Generic[M]):
         self.field = field
         self.graph = machine.graph
         self.names = machine.names
-        field.bound = self
+        self.accessor = field.accessor
+        for column in self.names.columns:
+            model._meta.get_field(column).bound = self  # type: ignore[union-attr]
+        self.guards = collect_guards(model, machine)
         self.audit_model = build_audit_model(self)
+        self._shapes: dict[tuple[Any, ...], Shape] = {}
 
     def __str__(self) -> str:
-        return f"{self.model._meta.label}.{self.field.accessor}"
+        return f"{self.model._meta.label}.{self.accessor}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -97,6 +104,31 @@ class BoundMachine(Generic[M]):
             record_id=pending.record_id,
         )
 
+    @cached_property
+    def table(self) -> Table:
+        """What the machine's columns and its audit table are called in the database."""
+        meta, audit = self.model._meta, self.transition_model._meta
+        return Table(
+            name=meta.db_table,
+            key=str(meta.pk.column),
+            status=self.names.status,
+            sequence=self.names.sequence,
+            changed_at=self.names.changed_at,
+            audit=audit.db_table,
+            key_field=meta.pk,
+            id_field=audit.pk,
+            time_field=audit.get_field("transitioned_at"),
+        )
+
+    def shape(self, *, moves: bool, records: bool, compares_sequence: bool, updates: tuple[str, ...]) -> Shape:
+        """Return the kind of statement a move is, the same object for the same kind."""
+        kind = (moves, records, compares_sequence, updates)
+        found = self._shapes.get(kind)
+        if found is None:
+            extras = tuple(field.column for field in self._extra_fields)
+            found = self._shapes[kind] = Shape(self.table, *kind, extras)
+        return found
+
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
         unknown = set(record or ()) - self._record_fields
@@ -108,9 +140,36 @@ class BoundMachine(Generic[M]):
         return dict(record or {})
 
     @cached_property
-    def _record_fields(self) -> frozenset[str]:
+    def _extra_fields(self) -> tuple[Any, ...]:
+        """The fields that `transition_base` added to the audit table."""
         base = self.machine.transition_base
-        return frozenset() if base is None else frozenset(field.name for field in base._meta.get_fields())
+        names = () if base is None else [field.name for field in base._meta.local_fields]
+        return tuple(self.transition_model._meta.get_field(name) for name in names)
+
+    @cached_property
+    def _record_fields(self) -> frozenset[str]:
+        return frozenset(field.name for field in self._extra_fields)
+
+    def read_extras(self, record: Mapping[str, Any], connection: Any) -> dict[str, Any]:
+        """Return what the added fields are filled with, ready for the database, by the field's name."""
+        if not self._extra_fields:
+            return {}
+        draft = self.build_record(**record)
+        values = {field: field.pre_save(draft, True) for field in self._extra_fields}
+        return {field.name: field.get_db_prep_save(value, connection) for field, value in values.items()}
+
+    def load_record(
+        self, instance: M, using: str, *, adding: bool, values: dict[str, Any], record: Mapping[str, Any]
+    ) -> StateTransition[M]:
+        """Return an audit row as if read from the database, or as it is to be inserted."""
+        if adding or self._extra_fields:
+            made = self.build_record(**{**values, **record})
+            made._state.adding, made._state.db = adding, using
+        else:
+            names = [field.attname for field in self.transition_model._meta.concrete_fields]
+            made = self.transition_model.from_db(using, names, [values[name] for name in names])
+        made._state.fields_cache["instance"] = instance
+        return made
 
     def record_initial(self, queryset: models.QuerySet[M], *, batch_size: int = 1000) -> int:
         """Give each row that has no history its first record, and return how many got one.
@@ -135,10 +194,10 @@ class BoundMachine(Generic[M]):
             if features.has_select_for_update:
                 locked = rows.order_by("pk").select_for_update(no_key=features.has_select_for_no_key_update)
             else:
-                rows.update(**{self.names.sequence: 0})  # a write is the only lock there is
+                rows.update(**{self.names.sequence: Written(0)})  # a write is the only lock there is
                 locked = rows.order_by("pk")
             instances = list(locked)
-            rows.update(**{self.names.sequence: 1})
+            rows.update(**{self.names.sequence: Written(1)})
             self.record_first(instances, using)
             return len(instances)
 

@@ -17,7 +17,8 @@ from django.db import models
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.fields import ChangedAtField, SequenceField, StatusField
-from statemachine_fields.machine.graph import States, build_graph
+from statemachine_fields.machine.graph import States, Targets, build_graph, plain
+from statemachine_fields.machine.guards import F, GuardMark, mark_guard
 from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.names import Names
 
@@ -31,7 +32,8 @@ class StateMachine:
 
     :param states: the states, as `(value, label)` pairs, `State` objects or a `TextChoices` class.
     :param initial: the state of new rows.
-    :param transitions: for each state, the states a row may move to. A state without any is terminal.
+    :param transitions: for each state, the states a row may move to, as values or as `Transition` objects. A state
+        without any is terminal.
     :param field: the name of the status column. The other columns, the audit model and the reverse accessor follow it.
     :param max_length: the size of the status column.
     :param db_index: whether the status column gets an index.
@@ -48,7 +50,7 @@ class StateMachine:
         self,
         states: States,
         initial: str,
-        transitions: Mapping[str, Iterable[str]],
+        transitions: Mapping[str, Targets],
         *,
         field: str = "status",
         max_length: int = 50,
@@ -105,6 +107,18 @@ class StateMachine:
         if not any(self._is_taken(cls, column) for column in self.names.columns):
             for column, field in self._columns(name).items():
                 cls.add_to_class(column, field)
+
+    def guard(self, *, to: str | Iterable[str] | None = None) -> Callable[[F], F]:
+        """Make a method of the model a guard of the moves into the given states, or of every move.
+
+        The method is asked with nothing but the row, by people's moves and workers' alike. It lets the row move with
+        True or None, and stops it with False, a text that says why, or a `Blocker`. It may be asked more than once.
+        """
+        targets = None if to is None else frozenset(plain(state) for state in ([to] if isinstance(to, str) else to))
+        for state in targets or ():
+            if state not in self.graph:
+                raise ValueError(f"Guarded state {state!r} not in states. Declared: {', '.join(self.graph.states)}.")
+        return lambda method: mark_guard(method, GuardMark(self, targets))
 
     def prepare(self, model: type[models.Model], field: StatusField) -> None:
         """Bind the machine to a concrete class, as soon as that is complete and registered."""

@@ -12,14 +12,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
 
-from django.db import models
+from django.db import connections, models, router
+from django.db.models.expressions import DatabaseDefault
 from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 from django.db.models.query_utils import DeferredAttribute
 
-from statemachine_fields.db.columns import Keep
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.columns import Keep, Settle, Written
+from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.exceptions import UnknownState, UnrecordedStatusChange
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
@@ -71,30 +75,48 @@ class PlainInMigrations(Field):
 
 
 class MachineColumn(PlainInMigrations):
-    """A column that knows whose it is. Without a machine, as in a migration's models, it is the plain field."""
+    """A column that only the machine it is bound to writes.
+
+    What `save()` writes is what `pre_save()` made of the instance, wrapped. Anything that reaches the database's door
+    without that wrapper came through `update()`, `bulk_update()` or an upsert, and is refused. A copy that is bound to no
+    machine, as in a migration or in a history table of another library, is the plain field.
+    """
+
+    bound: BoundMachine[Any] | None = None
 
     def __init__(self, *args: Any, machine: StateMachine | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.machine = machine
 
-
-class ComputedColumn(MachineColumn):
-    """A column that is computed on INSERT and kept on UPDATE, whatever the instance holds."""
+    def contribute_to_class(self, cls: type[models.Model], name: str, private_only: bool = False) -> None:
+        self.bound = None  # what was copied from another class is not ours
+        super().contribute_to_class(cls, name, private_only=private_only)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        if self.machine is None:
+        if self.bound is None:
             return super().pre_save(model_instance, add)
-        if not add:
-            return Keep(self)
-        value = self.initial_value(model_instance)
-        setattr(model_instance, self.attname, value)
-        return value
+        return Written(self.initial_value(model_instance)) if add else self.kept_value(model_instance)
 
     def initial_value(self, instance: models.Model) -> Any:
-        return self.get_default()
+        """Return what a new row gets, whatever the instance holds."""
+        raise NotImplementedError
+
+    def kept_value(self, instance: models.Model) -> Any:
+        """Return what a save of an existing row writes: what the database has."""
+        return Keep(self)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        if self.bound is not None:
+            if isinstance(value, Written):
+                value = value.value
+            elif not isinstance(value, Keep | Settle):
+                raise UnrecordedStatusChange(
+                    self.model._meta.label, self.name, self.bound.accessor, NOT_PROVIDED, value
+                )
+        return super().get_db_prep_save(value, connection)
 
 
-class SequenceField(ComputedColumn, IntegerField):
+class SequenceField(MachineColumn, IntegerField):
     """How many transitions the row has had. Every move raises it in the statement that moves the row.
 
     A new row starts at 0, or at 1 where the save that inserts it also writes its first record.
@@ -105,17 +127,32 @@ class SequenceField(ComputedColumn, IntegerField):
 
     def initial_value(self, instance: models.Model) -> int:
         first_records: set[str] | None = vars(instance._state).get(FIRST_RECORDS)
-        if first_records is None or self.machine is None or not self.machine.record_initial:
-            return 0
-        first_records.add(self.name)
-        return 1
+        recorded = first_records is not None and self.bound is not None and self.bound.machine.record_initial
+        if recorded and first_records is not None:
+            first_records.add(self.name)
+        setattr(instance, self.attname, int(recorded))
+        return int(recorded)
 
 
-class ChangedAtField(ComputedColumn, DateTimeField):
+class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
     """When the row entered its state, by the database's clock."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"db_default": Now(), "editable": False, **kwargs})
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if self.bound is None or not add:
+            return super().pre_save(model_instance, add)
+        # Either is an expression, which goes unwrapped: Django must resolve it and read back what came of it. The
+        # column's own default lets PostgreSQL take many rows as arrays; elsewhere it may be local time.
+        using = router.db_for_write(type(model_instance), instance=model_instance)
+        value = self.get_default() if dialect_for(connections[using]).default_is_utc else DatabaseClock()
+        setattr(model_instance, self.attname, value)
+        return value
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        clock = isinstance(value, DatabaseClock | DatabaseDefault)
+        return value if clock else super().get_db_prep_save(value, connection)
 
 
 class Assignments:
@@ -195,33 +232,35 @@ class StatusField(MachineColumn, CharField):
 
     descriptor_class = StatusAttribute
     runtime_only = ("choices",)
-    bound: BoundMachine[Any]
 
     def __init__(self, *args: Any, accessor: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.accessor = accessor
 
     def contribute_to_class(self, cls: type[models.Model], name: str, private_only: bool = False) -> None:
-        super().contribute_to_class(cls, name, private_only)
-        if self.machine is not None and not cls._meta.abstract and not cls._meta.swapped:
+        super().contribute_to_class(cls, name, private_only=private_only)
+        declared = getattr_static(cls, self.accessor, None)
+        if declared is not None and declared is self.machine and not cls._meta.abstract and not cls._meta.swapped:
             self.machine.prepare(cls, self)
 
     def set_attributes_from_name(self, name: str) -> None:
         super().set_attributes_from_name(name)
         self.assignments = Assignments(self.attname)
 
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        if not hasattr(self, "bound"):
-            return super().pre_save(model_instance, add)
-        self.refuse_wrong_status(model_instance, inserting=add)
-        if add:
-            self.assignments.forget(model_instance)
-            return plain(getattr(model_instance, self.attname))
-        pending = self.assignments.pending_of(model_instance)
-        return Keep(self) if pending is None else self.bound.settle(pending)
+    def initial_value(self, instance: models.Model) -> str:
+        self.refuse_wrong_status(instance, inserting=True)
+        self.assignments.forget(instance)
+        return plain(getattr(instance, self.attname))
+
+    def kept_value(self, instance: models.Model) -> Any:
+        self.refuse_wrong_status(instance, inserting=False)
+        pending = self.assignments.pending_of(instance)
+        return Keep(self) if pending is None or self.bound is None else self.bound.settle(pending)
 
     def refuse_wrong_status(self, instance: models.Model, *, inserting: bool) -> None:
         """Raise if saving the instance would create a row in no declared state, or move one by assignment."""
+        if self.bound is None:
+            return
         if inserting or instance._state.adding:
             status = getattr(instance, self.attname)
             if status not in self.bound.graph:

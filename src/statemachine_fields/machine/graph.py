@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Label: TypeAlias = str | Promise
 
 States: TypeAlias = "type[TextChoices] | Iterable[State | tuple[str, Label]]"
+Targets: TypeAlias = "Iterable[str | Transition]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,26 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Transition:
+    """One declared move, where there is more to say of it than its target.
+
+    `permission` is the name of a permission of Django's, or a function of the row and the user.
+    """
+
+    to: str
+    label: Label = ""
+    permission: str | Callable[[Any, Any], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StateGraph:
     """Which states exist and which moves are legal."""
 
     states: Mapping[str, State]
     initial: str
     edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: What was said of a move beyond its target, by source and target.
+    details: Mapping[tuple[str, str], Transition] = field(default_factory=dict)
 
     def __contains__(self, state: object) -> bool:
         return isinstance(state, str) and state in self.states
@@ -51,6 +66,10 @@ class StateGraph:
 
     def allows(self, source: str, target: str) -> bool:
         return target in self.targets(source)
+
+    def transition(self, source: str, target: str) -> Transition:
+        """Return what was declared of a legal move."""
+        return self.details.get((source, target)) or Transition(target)
 
     def is_terminal(self, state: str) -> bool:
         return not self.targets(state)
@@ -95,7 +114,7 @@ def plain(state: str) -> str:
     return str(state.value) if isinstance(state, enum.Enum) else state
 
 
-def build_graph(states: States, initial: str, transitions: Mapping[str, Iterable[str]], max_length: int) -> StateGraph:
+def build_graph(states: States, initial: str, transitions: Mapping[str, Targets], max_length: int) -> StateGraph:
     """Read a declaration and raise ValueError where it is wrong, in the words of the reference page."""
     declared = _read_states(states, max_length)
     if initial not in declared:
@@ -104,12 +123,14 @@ def build_graph(states: States, initial: str, transitions: Mapping[str, Iterable
         raise ValueError(
             f"transitions must map a state to the list of states it may move to, got {type(transitions).__name__}."
         )
-    edges = {}
+    edges, details = {}, {}
     for source, targets in transitions.items():
         if source not in declared:
             raise _misnamed(f"Transition source {source!r} not in states", source, declared)
-        edges[plain(source)] = _read_targets(source, targets, declared)
-    return StateGraph(MappingProxyType(declared), plain(initial), MappingProxyType(edges))
+        read = _read_targets(source, targets, declared)
+        edges[plain(source)] = tuple(read)
+        details.update({(plain(source), target): said for target, said in read.items() if said is not None})
+    return StateGraph(MappingProxyType(declared), plain(initial), MappingProxyType(edges), MappingProxyType(details))
 
 
 def _read_states(states: States, max_length: int) -> dict[str, State]:
@@ -143,20 +164,21 @@ def _read_pair(entry: object) -> State:
     return State(*entry)
 
 
-def _read_targets(source: str, targets: Iterable[str], declared: Mapping[str, State]) -> tuple[str, ...]:
-    if isinstance(targets, str) or not isinstance(targets, Iterable):
+def _read_targets(source: str, targets: Targets, declared: Mapping[str, State]) -> dict[str, Transition | None]:
+    if isinstance(targets, str | Transition) or not isinstance(targets, Iterable):
         raise ValueError(
             f"Transitions from {source!r} must be a list of states, got {targets!r}. Write [{targets!r}] for a single "
             "one."
         )
-    read: list[str] = []
-    for target in targets:
+    read: dict[str, Transition | None] = {}
+    for entry in targets:
+        target = entry.to if isinstance(entry, Transition) else entry
         if target not in declared:
             raise _misnamed(f"Transition target {target!r} not in states", target, declared)
         if target in read:
             raise ValueError(f"The transition from {source!r} to {target!r} is declared twice. Remove one of the two.")
-        read.append(plain(target))
-    return tuple(read)
+        read[plain(target)] = entry if isinstance(entry, Transition) else None
+    return read
 
 
 def _misnamed(message: str, name: object, declared: Mapping[str, State]) -> ValueError:

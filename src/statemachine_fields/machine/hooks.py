@@ -1,6 +1,6 @@
-"""What a bound machine adds to two of its model's own methods.
+"""What a bound machine adds to some of its model's own methods.
 
-Both are wrapped on the concrete class that owns the columns, so an override in that class is inside the wrapper and
+They are wrapped on the concrete class that owns the columns, so an override in that class is inside the wrapper and
 one in a proxy or child reaches it through `super()`. `inspect.unwrap()` finds what was there before.
 """
 
@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models, router, transaction
 
-from statemachine_fields.machine.fields import FIRST_RECORDS, StatusField
+from statemachine_fields.db.columns import Written
+from statemachine_fields.machine.fields import FIRST_RECORDS, MachineColumn, StatusField
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
 
 
 def hook_into(model: type[models.Model]) -> None:
     """Wrap the model's methods, once however many machines it has or inherits."""
     if not any(hasattr(vars(base).get("save_base"), "statemachine_hook") for base in model.__mro__):
         _hook_save(model)
+        _hook_raw_save(model)
         _hook_refresh(model)
 
 
@@ -29,8 +34,8 @@ def _hook_refresh(model: type[models.Model]) -> None:
     @wraps(original)
     def refresh_from_db(self: models.Model, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        for field in _status_fields(self, kwargs.get("fields", args[1] if len(args) > 1 else None)):
-            field.assignments.forget(self)
+        for bound in _machines(self, kwargs.get("fields", args[1] if len(args) > 1 else None)):
+            bound.field.assignments.forget(self)
 
     model.refresh_from_db = refresh_from_db  # type: ignore[method-assign]
 
@@ -54,9 +59,9 @@ def _hook_save(model: type[models.Model]) -> None:
         update_fields: Any = None,
     ) -> None:
         if not raw:
-            for field in _status_fields(self, update_fields):
-                field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
-        recording = [] if raw else [field for field in _status_fields(self) if field.bound.machine.record_initial]
+            for bound in _machines(self, update_fields):
+                bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
+        recording = [] if raw else [bound for bound in _machines(self) if bound.machine.record_initial]
         if not recording:
             return original(self, raw, force_insert, force_update, using, update_fields)
         using = using or router.db_for_write(type(self), instance=self)
@@ -67,9 +72,9 @@ def _hook_save(model: type[models.Model]) -> None:
                 original(self, raw, force_insert, force_update, using, update_fields)
             finally:
                 del vars(self._state)[FIRST_RECORDS]
-            for field in recording:
-                if field.bound.names.sequence in inserted:
-                    field.bound.record_first([self], using)
+            for bound in recording:
+                if bound.names.sequence in inserted:
+                    bound.record_first([self], using)
         return None
 
     save_base.alters_data = True  # type: ignore[attr-defined]
@@ -77,8 +82,31 @@ def _hook_save(model: type[models.Model]) -> None:
     model.save_base = save_base  # type: ignore[method-assign]
 
 
-def _status_fields(instance: models.Model, names: Collection[str] | None = None) -> Iterator[StatusField]:
-    """Yield the status columns of the instance's machines, or those named."""
+def _hook_raw_save(model: type[models.Model]) -> None:
+    """Let fixtures copy the columns as they are.
+
+    A raw save skips `pre_save()`, where values are marked as the machine's, and calls `Model.save_base()` itself, so
+    this private method is the first of the model's own that it reaches.
+    """
+    original = model._save_table  # type: ignore[attr-defined]
+
+    @wraps(original)
+    def _save_table(self: models.Model, raw: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if not raw:
+            return original(self, raw, *args, **kwargs)
+        columns = [field.attname for field in self._meta.concrete_fields if isinstance(field, MachineColumn)]
+        values = {name: vars(self)[name] for name in columns if name in vars(self)}
+        vars(self).update({name: Written(value) for name, value in values.items() if not hasattr(value, "as_sql")})
+        try:
+            return original(self, raw, *args, **kwargs)
+        finally:
+            vars(self).update(values)
+
+    model._save_table = _save_table  # type: ignore[attr-defined]
+
+
+def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[BoundMachine[Any]]:
+    """Yield the machines of the instance, or those whose status column is named."""
     for field in instance._meta.concrete_fields:
-        if isinstance(field, StatusField) and hasattr(field, "bound") and (names is None or field.name in names):
-            yield field
+        if isinstance(field, StatusField) and field.bound is not None and (names is None or field.name in names):
+            yield field.bound

@@ -1,5 +1,6 @@
 """One small model for each thing a machine can be combined with. A package, as models of larger apps are."""
 
+from lab.models.around import Document, Memo
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
 from lab.models.options import Kept, Logged, Protected, Reasoned, Unindexed
 from lab.models.saving import Audited, Hooked, Lazy, Stamped
@@ -9,6 +10,7 @@ __all__ = [
     "Audited",
     "Bolt",
     "Car",
+    "Document",
     "Door",
     "Gate",
     "Hooked",
@@ -17,6 +19,7 @@ __all__ = [
     "Lamp",
     "Lazy",
     "Logged",
+    "Memo",
     "Parcel",
     "Project",
     "Protected",

@@ -1,0 +1,30 @@
+"""The database's clock: the only one that all writers of a row share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models.sql.compiler import SQLCompiler
+
+
+class DatabaseClock(models.Func):
+    """The time at which the database writes the value, in UTC.
+
+    Django's `Now()` will not do. On PostgreSQL it is the time the statement began, so a statement that waited for a
+    row's lock would record a time before that of the move it waited for. On MariaDB it is the session's local time.
+    """
+
+    template = "CURRENT_TIMESTAMP"
+    output_field = models.DateTimeField()
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: Any, **context: Any) -> tuple[str, Any]:
+        return super().as_sql(compiler, connection, template="clock_timestamp()", **context)
+
+    def as_mysql(self, compiler: SQLCompiler, connection: Any, **context: Any) -> tuple[str, Any]:
+        return super().as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: Any, **context: Any) -> tuple[str, Any]:
+        # The format in which Django stores a DateTimeField; '%%%%' becomes '%' after two rounds of formatting.
+        template = "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')"
+        return super().as_sql(compiler, connection, template=template, **context)

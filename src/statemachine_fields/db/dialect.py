@@ -1,0 +1,113 @@
+"""What the write path asks of a database, and who answers. The one place that reads `connection.vendor`."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+from django.db import models
+
+from statemachine_fields.db.durations import Stay, Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The names, in the database, of a machine's columns and of its audit table's."""
+
+    name: str
+    key: str
+    status: str
+    sequence: str
+    changed_at: str
+    audit: str
+    key_field: models.Field[Any, Any]
+    id_field: models.Field[Any, Any]
+    time_field: models.Field[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Which statement a move is. A machine keeps the few it has, so each is itself, and its text is made once."""
+
+    table: Table
+    #: Whether the statement sets the status. If not, a `save()` will.
+    moves: bool = True
+    #: Whether it inserts the audit row. If not, the audit model's own `save()` will.
+    records: bool = True
+    #: Whether the row's counter is compared as well as its status.
+    compares_sequence: bool = False
+    #: Other columns of the row that it sets, and other columns of the audit table that it fills.
+    updates: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Move:
+    """The values of one move, ready for the database."""
+
+    key: Any
+    from_status: str
+    to_status: str
+    record_id: uuid.UUID
+    metadata: str
+    sequence: int | None = None
+    updates: tuple[Any, ...] = ()
+    extras: tuple[Any, ...] = ()
+
+
+class Moved(NamedTuple):
+    """What a move that happened was given by the database."""
+
+    sequence: int
+    changed_at: datetime.datetime
+
+
+class Row(NamedTuple):
+    """Where a locked row stands."""
+
+    status: str
+    sequence: int
+
+
+class Dialect(Protocol):
+    """One database's way to write a move."""
+
+    #: Whether `move()` is a single statement, which needs no transaction around it.
+    is_one_statement: bool
+    #: Whether the default that Django gives a time column is UTC. On MariaDB it is the session's local time.
+    default_is_utc: bool
+
+    def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
+        """Compare and set the row, raise its counter and insert the audit row; None if the comparison missed."""
+        ...
+
+    def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
+        """Lock the row until the transaction ends and say where it stands; None if it is gone."""
+        ...
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Say whether the database gave up because of another transaction: deadlock, serialisation, lock time-out."""
+        ...
+
+    def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
+        """Say how long rows stayed, for each state and each edge that they left by within the window."""
+        ...
+
+
+def dialect_for(connection: Any) -> Dialect:
+    """Return what speaks to this database."""
+    return _dialect(connection.vendor)
+
+
+@cache
+def _dialect(vendor: str) -> Dialect:
+    if vendor == "postgresql":
+        from statemachine_fields.db.postgresql import PostgreSQL
+
+        return PostgreSQL()
+    from statemachine_fields.db.portable import Portable
+
+    return Portable()

@@ -1,0 +1,112 @@
+"""Moves in SQL that SQLite, MariaDB and MySQL understand. The caller opens the transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models.sql.query import Query
+
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.dialect import Move, Moved, Row, Shape, Table
+from statemachine_fields.db.durations import Stay, Window, ask_ranks
+
+SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
+
+#: deadlock found, lock wait timeout exceeded
+MYSQL_CONFLICTS = ((1213,), (1205,))
+
+
+class Portable:
+    """An UPDATE that compares and sets, then an INSERT that copies what it wrote into the audit table."""
+
+    is_one_statement = False
+    default_is_utc = False
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[Shape, str], _Texts] = {}
+
+    def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
+        text = self._texts.get((shape, connection.vendor))
+        if text is None:
+            text = self._texts[shape, connection.vendor] = _Texts(shape, connection)
+        key = _prepared(shape.table.key_field, move.key, connection)
+        status = (move.to_status,) if shape.moves else ()
+        compared = (key, move.from_status) + ((move.sequence,) if shape.compares_sequence else ())
+        with connection.cursor() as cursor:
+            cursor.execute(text.update, (*status, *move.updates, *compared))
+            if not cursor.rowcount:
+                return None
+            if shape.records:
+                record_id = _prepared(shape.table.id_field, move.record_id, connection)
+                values = (record_id, move.from_status, move.to_status, move.metadata, *move.extras, key)
+                cursor.execute(text.insert, values)
+            if not shape.records or not connection.features.can_return_columns_from_insert:
+                cursor.execute(text.select, (key,))
+            sequence, changed_at = cursor.fetchone()
+        for convert in _time_converters(shape.table, connection):
+            changed_at = convert(changed_at, None, connection)
+        return Moved(sequence, changed_at)
+
+    def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
+        quote = connection.ops.quote_name
+        name, key_column, sequence = quote(table.name), quote(table.key), quote(table.sequence)
+        params = (_prepared(table.key_field, key, connection),)
+        select = f"SELECT {quote(table.status)}, {sequence} FROM {name} WHERE {key_column} = %s"
+        with connection.cursor() as cursor:
+            if connection.features.has_select_for_update:
+                select += " FOR UPDATE"
+            else:  # a write is the only lock there is, and it must come before the read
+                cursor.execute(f"UPDATE {name} SET {sequence} = {sequence} WHERE {key_column} = %s", params)
+            cursor.execute(select, params)
+            found = cursor.fetchone()
+        return None if found is None else Row(*found)
+
+    def is_conflict(self, error: Exception) -> bool:
+        cause = error.__cause__
+        return (
+            getattr(cause, "sqlite_errorname", "") in SQLITE_CONFLICTS
+            or getattr(cause, "args", ())[:1] in MYSQL_CONFLICTS
+        )
+
+    def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
+        return ask_ranks(connection, table, window)
+
+
+class _Texts:
+    """The statements of one shape."""
+
+    def __init__(self, shape: Shape, connection: Any) -> None:
+        table = shape.table
+        quote = connection.ops.quote_name
+        name, key, sequence, changed_at = map(quote, (table.name, table.key, table.sequence, table.changed_at))
+        changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
+        changes += [f"{sequence} = {sequence} + 1", f"{changed_at} = {_clock(connection)}"]
+        where = f"{key} = %s AND {quote(table.status)} = %s" + (
+            f" AND {sequence} = %s" if shape.compares_sequence else ""
+        )
+        self.update = f"UPDATE {name} SET {', '.join(changes)} WHERE {where}"
+        self.select = f"SELECT {sequence}, {changed_at} FROM {name} WHERE {key} = %s"
+        columns = ["id", "from_status", "to_status", "metadata", *shape.extras]
+        columns += ["instance_id", "sequence", "transitioned_at"]
+        self.insert = (
+            f"INSERT INTO {quote(table.audit)} ({', '.join(map(quote, columns))}) "
+            f"SELECT {', '.join(['%s'] * (4 + len(shape.extras)))}, {key}, {sequence}, {changed_at} "
+            f"FROM {name} WHERE {key} = %s"
+        )
+        if connection.features.can_return_columns_from_insert:
+            self.insert += f" RETURNING {quote('sequence')}, {quote('transitioned_at')}"
+
+
+def _clock(connection: Any) -> str:
+    compiler = connection.ops.compiler("SQLCompiler")(Query(None), connection, None)
+    sql, _params = compiler.compile(DatabaseClock())
+    return str(sql)
+
+
+def _prepared(field: Any, value: Any, connection: Any) -> Any:
+    return field.get_db_prep_value(value, connection)
+
+
+def _time_converters(table: Table, connection: Any) -> list[Any]:
+    column = table.time_field.get_col(table.audit)
+    return [*connection.ops.get_db_converters(column), *table.time_field.get_db_converters(connection)]

@@ -1,0 +1,117 @@
+"""Moves on PostgreSQL: one statement, prepared, on Django's own connection."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import Any
+
+from django.db import DatabaseError
+
+from statemachine_fields.db import prepared
+from statemachine_fields.db.dialect import Move, Moved, Row, Shape, Table
+from statemachine_fields.db.durations import Stay, Window, ask_percentiles
+
+logger = logging.getLogger("statemachine_fields.db")
+
+#: serialization_failure, deadlock_detected, lock_not_available
+CONFLICTS = ("40001", "40P01", "55P03")
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+MICROSECOND = datetime.timedelta(microseconds=1)
+
+# One statement moves the row, counts the move and records it, or does nothing where the comparison misses. After a wait
+# for the row's lock PostgreSQL compares again with the row as it then is, which no sub-select would: hence the counter
+# on the row. clock_timestamp() is read after that wait; statement_timestamp() would date the move before the one it
+# waited for. The time goes back as a number, because Django's loader for timestamptz is slow Python.
+MOVE = """
+    WITH moved AS (
+        UPDATE {name} SET {changes} WHERE {where}
+        RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at)
+    INSERT INTO {audit} (id, from_status, to_status, metadata{extra_names}, instance_id, sequence, transitioned_at)
+    {source}
+    RETURNING sequence, (extract(epoch FROM transitioned_at) * 1000000)::bigint"""
+
+SOURCE = "SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at FROM moved"
+
+# Columns that a user added have types we do not know, and a cast to `varchar(5)` would cut a longer text off in silence.
+# The empty first half gives the parameters of the second the types of the table.
+SOURCE_WITH_EXTRAS = """SELECT id, from_status, to_status, metadata{extra_names}, instance_id, sequence, transitioned_at
+      FROM {audit} WHERE false
+     UNION ALL SELECT %s, %s, %s, %s{extra_values}, key, sequence, changed_at FROM moved"""
+
+MOVE_ONLY = """
+    UPDATE {name} SET {changes} WHERE {where}
+    RETURNING {sequence}, (extract(epoch FROM {changed_at}) * 1000000)::bigint"""
+
+# NO KEY lets foreign-key checks of other transactions pass beside us.
+LOCK = "SELECT {status}, {sequence} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
+
+
+class PostgreSQL:
+    """A single statement for each move, in or out of a transaction, with no savepoint."""
+
+    is_one_statement = True
+    default_is_utc = True
+
+    def __init__(self) -> None:
+        self._texts: dict[Shape, str] = {}
+
+    def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
+        text = self._texts.get(shape)
+        if text is None:
+            text = self._texts[shape] = _move_text(shape, connection.ops.quote_name)
+        status = (move.to_status,) if shape.moves else ()
+        compared = (prepared.key(move.key), move.from_status, *((move.sequence,) if shape.compares_sequence else ()))
+        record = (move.record_id, move.from_status, move.to_status, move.metadata, *move.extras)
+        row = self._fetch(connection, text, (*status, *move.updates, *compared, *(record if shape.records else ())))
+        return None if row is None else Moved(row[0], EPOCH + row[1] * MICROSECOND)
+
+    def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
+        quote = connection.ops.quote_name
+        names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence")}
+        row = self._fetch(connection, LOCK.format(**names), (prepared.key(key),))
+        return None if row is None else Row(*row)
+
+    def is_conflict(self, error: Exception) -> bool:
+        return prepared.sqlstate(error) in CONFLICTS
+
+    def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
+        return ask_percentiles(connection, table, window)
+
+    def _fetch(self, connection: Any, text: str, params: tuple[Any, ...]) -> Any:
+        """Run the statement and return its row. A prepared statement that the server has lost is sent again, plainly."""
+        if prepared.is_wanted(connection):
+            try:
+                with prepared.cursor(connection) as cursor:
+                    cursor.execute(text, params)
+                    return cursor.fetchone()
+            except DatabaseError as error:
+                if connection.in_atomic_block or not prepared.is_lost(error):
+                    raise
+                prepared.give_up(connection)
+                logger.warning(
+                    "Database %r lost a prepared statement, as behind a transaction pooler. Nothing ran; the statement "
+                    "is repeated and this connection prepares no more. Set STATEMACHINE_FIELDS['PREPARE'] to False.",
+                    connection.alias,
+                )
+        with connection.cursor() as cursor:
+            cursor.execute(text, params)
+            return cursor.fetchone()
+
+
+def _move_text(shape: Shape, quote: Any) -> str:
+    table = shape.table
+    names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence", "changed_at", "audit")}
+    changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
+    changes += ["{sequence} = {sequence} + 1".format(**names), "{changed_at} = clock_timestamp()".format(**names)]
+    where = "{key} = %s AND {status} = %s".format(**names)
+    if shape.compares_sequence:
+        where += " AND {sequence} = %s".format(**names)
+    names |= {"changes": ", ".join(changes), "where": where}
+    if not shape.records:
+        return MOVE_ONLY.format(**names)
+    names["extra_names"] = "".join(f", {quote(column)}" for column in shape.extras)
+    names["extra_values"] = ", %s" * len(shape.extras)
+    source = (SOURCE_WITH_EXTRAS if shape.extras else SOURCE).format(**names)
+    return MOVE.format(**names, source=source)

@@ -1,0 +1,106 @@
+"""Prepared statements on a connection of Django's, which prepares none itself.
+
+Planning is the larger part of what a move costs the server, so ours are prepared. Django turns preparing off because a
+transaction pooler may hand the next statement to another server connection, which knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+from statemachine_fields.conf import settings
+
+if is_psycopg3:
+    import psycopg
+    from psycopg.types.numeric import Int8
+
+#: invalid_sql_statement_name and duplicate_prepared_statement: the server was not asked to run anything.
+LOST = ("26000", "42P05")
+
+#: Where the kept cursor is kept, on Django's connection.
+SLOT = "statemachine_fields_cursor"
+
+#: psycopg heeds `prepare=True` only where a threshold is set. This one prepares nobody else's statements.
+NEVER_BY_ITSELF = 2**31
+
+
+def is_wanted(connection: Any) -> bool:
+    """Say whether to prepare on this connection."""
+    prepare = settings().PREPARE
+    if not is_psycopg3 or prepare is False or getattr(connection, SLOT, None) is False:
+        return False
+    options = connection.settings_dict
+    pooled = options.get("DISABLE_SERVER_SIDE_CURSORS") or "prepare_threshold" in options.get("OPTIONS", {})
+    return prepare is True or not pooled
+
+
+def is_lost(error: Exception) -> bool:
+    """Say whether the server refused because it does not know the prepared statement."""
+    return sqlstate(error) in LOST
+
+
+def sqlstate(error: Exception) -> str | None:
+    """Return the code behind an error of Django's; psycopg 3 and 2 call it differently."""
+    cause = error.__cause__
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+def give_up(connection: Any) -> None:
+    """Prepare no more on this connection."""
+    setattr(connection, SLOT, False)
+
+
+def key(value: Any) -> Any:
+    """Give an integer key one type. By its size it would have one of three, and each its own prepared statement."""
+    return Int8(value) if is_psycopg3 and isinstance(value, int) else value
+
+
+@contextmanager
+def cursor(connection: Any) -> Iterator[Any]:
+    """Give a cursor that prepares, under Django's own wrapper: query log, execute wrappers and error types stay.
+
+    One is kept for each connection, since making one rebuilds its adapters. It is out of its slot while in use, because
+    an execute wrapper may move another row.
+    """
+    connection.ensure_connection()
+    driver = connection.connection
+    kept = getattr(connection, SLOT, None)
+    setattr(connection, SLOT, None)
+    if not kept or kept.connection is not driver or kept.closed:
+        kept = PreparingCursor(driver)
+        if driver.prepare_threshold is None:
+            driver.prepare_threshold = NEVER_BY_ITSELF
+    try:
+        yield connection._prepare_cursor(kept)
+    finally:
+        if getattr(connection, SLOT, None) is None:
+            setattr(connection, SLOT, kept)
+
+
+if is_psycopg3:
+
+    class PreparingCursor(psycopg.Cursor[Any]):
+        """A cursor that binds on the server and prepares what it executes."""
+
+        _said: tuple[Any, Any] | None = None
+        _sent: Any = None
+
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            self._said = (query, params)
+            return super().execute(query, params, prepare=True)
+
+        # psycopg leaves `_query` unset when a statement was prepared before, and Django's query log reads it.
+        @property
+        def _query(self) -> Any:
+            if self._said is None:
+                return self._sent
+            return SimpleNamespace(query=psycopg.ClientCursor(self.connection).mogrify(*self._said).encode())
+
+        @_query.setter
+        def _query(self, value: Any) -> None:
+            self._sent = value

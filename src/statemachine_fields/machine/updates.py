@@ -1,0 +1,76 @@
+"""What a move writes besides the machine's own columns: `update={...}` and `auto_now` fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from django.db import models
+
+from statemachine_fields.machine.fields import MachineColumn
+
+
+@cache
+def auto_now_fields(model: type[models.Model]) -> tuple[Any, ...]:
+    """Return the fields that every save of the model refreshes."""
+    return tuple(field for field in model._meta.concrete_fields if getattr(field, "auto_now", False))
+
+
+def read_update(model: type[models.Model], update: Mapping[str, Any] | None) -> dict[Any, Any]:
+    """Return the values of `update=` by field, or raise before anything is written."""
+    if not update:
+        return {}
+    fields = {field.name: field for field in model._meta.concrete_fields}
+    read = {}
+    for name, value in update.items():
+        field = fields.get(name)
+        if field is None or field.primary_key or field.generated:
+            raise TypeError(
+                f"update= names {name!r}, which is no field of {model._meta.label} that can be written. "
+                "Nothing was written."
+            )
+        if isinstance(field, MachineColumn):
+            raise TypeError(f"update= names {name!r}, which only a machine writes. Nothing was written.")
+        read[field] = value
+    return read
+
+
+def is_expression(value: object) -> bool:
+    """Say whether the database is to compute the value."""
+    return hasattr(value, "resolve_expression") or hasattr(value, "as_sql")
+
+
+class Updates:
+    """The values to write, split by what can carry them: our own statement, or Django's afterwards."""
+
+    def __init__(self, owner: type[models.Model], instance: models.Model, given: Mapping[Any, Any]) -> None:
+        self.fields = tuple(given) + tuple(field for field in auto_now_fields(type(instance)) if field not in given)
+        self._owner = owner
+        self._instance = instance
+        self._given = given
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in self.fields]
+
+    def assign(self) -> None:
+        """Put the given values on the instance, where `save()` and `pre_save()` find them."""
+        for field, value in self._given.items():
+            setattr(self._instance, field.name, value)
+
+    def split(self) -> tuple[dict[Any, Any], dict[str, Any]]:
+        """Return values for our statement, by field, and those left to Django, by name.
+
+        Django takes expressions, columns of another table (multi-table inheritance), and fields with a way of their own
+        to be written in SQL.
+        """
+        ours, left = {}, {}
+        for field in self.fields:
+            value = field.pre_save(self._instance, False)
+            special = hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql")
+            if field.model is not self._owner or special or is_expression(value):
+                left[field.name] = value
+            else:
+                ours[field] = value
+        return ours, left

@@ -1,0 +1,179 @@
+"""Guards, permissions, and the reasons they give."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import models, transaction
+from django.test.utils import isolate_apps
+from django.utils import translation
+
+from lab.models import Document, Memo
+from statemachine_fields import Blocker, InvalidStateTransition, StateMachine, Transition, TransitionBlocked
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ada(django_user_model):
+    return django_user_model.objects.create_user("ada")
+
+
+@pytest.fixture
+def bob(django_user_model):
+    return django_user_model.objects.create_user("bob")
+
+
+class TestBlockers:
+    def test_there_are_none_when_the_row_may_move(self):
+        assert Document(words=3).states.blockers("REVIEW") == []
+
+    def test_a_guard_gives_its_reason(self):
+        assert Document().states.blockers("REVIEW") == [Blocker("has_text", "There is no text.")]
+
+    def test_a_guard_without_a_reason_is_named(self):
+        document = Document(status="REVIEW", words=3, approved=False)
+        assert document.states.blockers("PUBLISHED") == [
+            Blocker("is_approved", "A condition of this move is not met: is approved.")
+        ]
+
+    def test_a_guard_may_give_a_blocker_of_its_own(self):
+        (blocker,) = Document(words=9999).states.blockers("WITHDRAWN")
+        assert (blocker.code, str(blocker), blocker.params) == ("frozen", "The document is frozen.", {"words": 9999})
+
+    def test_all_reasons_are_given(self):
+        document = Document(status="REVIEW", approved=False)
+        assert [blocker.code for blocker in document.states.blockers("PUBLISHED")] == ["has_text", "is_approved"]
+
+    def test_the_graph_comes_first(self):
+        (blocker,) = Document().states.blockers("PUBLISHED")
+        assert (blocker.code, blocker.message) == ("no_transition", "There is no move from Draft to Published.")
+        assert [blocker.code for blocker in Document().states.blockers("NONSENSE")] == ["no_transition"]
+
+    def test_guards_of_other_moves_are_not_asked(self):
+        assert Document().states.blockers("WITHDRAWN") == []
+
+    def test_a_subclass_overrides_a_guard_like_any_method(self):
+        assert Memo().states.blockers("REVIEW") == []
+
+    def test_can_transition_to_is_no_blockers(self):
+        assert Document(words=3).states.can_transition_to("REVIEW") is True
+        assert Document().states.can_transition_to("REVIEW") is False
+
+    def test_get_valid_transitions_speaks_of_the_graph(self):
+        assert Document().states.get_valid_transitions() == ["REVIEW", "WITHDRAWN"]
+
+
+class TestPermissions:
+    def test_count_only_for_a_user(self):
+        assert Document(words=3, author="bob").states.blockers("REVIEW") == []
+
+    def test_by_a_function_of_row_and_user(self, ada, bob):
+        document = Document(words=3)
+        assert document.states.can_transition_to("REVIEW", user=ada) is True
+        (blocker,) = document.states.blockers("REVIEW", user=bob)
+        assert (blocker.code, blocker.params) == ("permission", {"permission": "is_author"})
+
+    def test_by_name(self, ada):
+        document = Document(status="REVIEW", words=3)
+        assert document.states.can_transition_to("PUBLISHED", user=ada) is False
+        ada.user_permissions.add(Permission.objects.get(codename="view_document"))
+        assert document.states.can_transition_to("PUBLISHED", user=type(ada).objects.get(pk=ada.pk)) is True
+
+    def test_moves_without_one_are_free(self, bob):
+        assert Document().states.can_transition_to("WITHDRAWN", user=bob) is True
+
+    def test_transition_to_enforces_them_and_records_the_user(self, ada, bob):
+        document = Document.objects.create(words=3)
+        with pytest.raises(TransitionBlocked) as caught:
+            document.states.transition_to("REVIEW", user=bob)
+        assert [blocker.code for blocker in caught.value.blockers] == ["permission"]
+        record = document.states.transition_to("REVIEW", user=ada)
+        assert record.metadata == {"actor": {"model": "auth.User", "pk": ada.pk, "text": "ada"}}
+
+
+class TestTransitionBlocked:
+    def test_is_an_invalid_transition_with_reasons(self):
+        document = Document.objects.create()
+        with pytest.raises(InvalidStateTransition) as caught:
+            document.states.transition_to("REVIEW")
+        assert isinstance(caught.value, TransitionBlocked)
+        assert str(caught.value) == (
+            f"lab.Document pk={document.pk} cannot move from 'DRAFT' to 'REVIEW' now: There is no text."
+        )
+        assert caught.value.allowed == ["REVIEW", "WITHDRAWN"]
+        assert pickle.loads(pickle.dumps(caught.value)).blockers == caught.value.blockers  # noqa: S301
+        assert document.states.history.count() == 0
+
+    def test_leaves_a_callers_transaction_usable(self):
+        document = Document.objects.create()
+        with transaction.atomic():
+            with pytest.raises(TransitionBlocked):
+                document.states.transition_to("REVIEW")
+            document.states.transition_to("WITHDRAWN")
+        assert document.status == "WITHDRAWN"
+
+    def test_is_judged_again_where_the_row_really_is(self):
+        document = Document.objects.create(words=3)
+        stale = Document.objects.get()
+        document.states.transition_to("REVIEW")
+        stale.approved = False
+        with pytest.raises(TransitionBlocked) as caught:
+            stale.states.transition_to("PUBLISHED")
+        assert caught.value.from_status == "REVIEW"
+        assert stale.status == "DRAFT"
+
+
+class TestForcing:
+    def test_goes_outside_the_graph_and_past_guards_and_says_so(self):
+        document = Document.objects.create(status="WITHDRAWN")
+        record = document.states.force_transition_to("PUBLISHED", reason="court order", metadata={"case": 12})
+        assert (record.from_status, record.to_status) == ("WITHDRAWN", "PUBLISHED")
+        assert record.metadata == {"case": 12, "forced": True, "reason": "court order"}
+        assert Document.objects.get().status == "PUBLISHED"
+
+    @pytest.mark.parametrize("reason", ["", "  ", None])
+    def test_needs_a_reason(self, reason):
+        with pytest.raises(ValueError, match="needs a reason"):
+            Document.objects.create().states.force_transition_to("PUBLISHED", reason=reason)
+
+    def test_still_needs_a_declared_state(self):
+        with pytest.raises(InvalidStateTransition):
+            Document.objects.create().states.force_transition_to("NONSENSE", reason="x")
+
+
+class TestDeclaring:
+    def test_a_guard_of_an_unknown_state_is_refused(self):
+        machine = StateMachine([("A", "A")], "A", {})
+        with pytest.raises(ValueError, match="Guarded state 'B' not in states. Declared: A."):
+            machine.guard(to="B")
+
+    @isolate_apps("lab")
+    def test_a_guard_that_answers_something_else_is_told(self):
+        class Odd(models.Model):
+            states = StateMachine([("A", "A"), ("B", "B")], "A", {"A": ["B"]})
+
+            @states.guard()
+            def strange(self):
+                return 3
+
+            class Meta:
+                app_label = "lab"
+
+        with pytest.raises(TypeError, match=r"strange\(\) returned 3. It must return True or None"):
+            Odd().states.blockers("B")
+
+    def test_labels_of_moves_are_kept(self):
+        assert str(Document.states.graph.transition("DRAFT", "REVIEW").label) == "Submit"
+        assert Document.states.graph.transition("DRAFT", "WITHDRAWN") == Transition("WITHDRAWN")
+
+    def test_a_transition_object_is_checked_like_a_state(self):
+        with pytest.raises(ValueError, match="X") as caught:
+            StateMachine([("A", "A")], "A", {"A": [Transition("X")]})
+        assert str(caught.value) == "Transition target 'X' not in states"
+
+    def test_messages_are_translatable(self):
+        with translation.override("de"):
+            assert Document().states.blockers("PUBLISHED")[0].code == "no_transition"

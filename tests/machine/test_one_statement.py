@@ -1,0 +1,197 @@
+"""How many statements a move is, and that the query log and execute wrappers see them."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection, connections, transaction
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext, override_settings
+
+from lab.models import Car, Hooked, Invoice, Parcel, Reasoned, Stamped
+from statemachine_fields import InvalidStateTransition
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+POSTGRESQL = connection.vendor == "postgresql"
+
+
+@pytest.fixture
+def row() -> Stamped:
+    return Stamped.objects.create(name="a")
+
+
+def statements(move) -> list[str]:
+    """Return the statements of a move, each by its first word."""
+    with CaptureQueriesContext(connection) as queries:
+        move()
+    return [query["sql"].split()[0].upper() for query in queries]
+
+
+INSIDE = ["WITH"] if POSTGRESQL else ["UPDATE", "INSERT"]
+PLAIN = INSIDE if POSTGRESQL else ["BEGIN", *INSIDE, "COMMIT"]
+LOCK = ["SELECT"] if connection.features.has_select_for_update else ["UPDATE", "SELECT"]
+
+
+@pytest.mark.parametrize("prepare", [True, False, "auto"])
+def test_a_move_is_one_statement_on_postgresql_and_one_short_transaction_elsewhere(row, prepare):
+    with override_settings(STATEMACHINE_FIELDS={"PREPARE": prepare}):
+        assert statements(lambda: row.states.transition_to("DONE", metadata={"a": 1})) == PLAIN
+        assert statements(lambda: row.states.transition_to("NEW")) == PLAIN
+
+
+def test_inside_a_transaction_it_is_the_same_without_a_savepoint(row):
+    with transaction.atomic():
+        assert statements(lambda: row.states.transition_to("DONE")) == INSIDE
+
+
+def test_update_and_auto_now_travel_along(row):
+    assert statements(lambda: row.states.transition_to("DONE", update={"name": "b"})) == PLAIN
+    stored = Stamped.objects.get()
+    assert (stored.name, stored.status, stored.modified) == ("b", "DONE", row.modified)
+
+
+@pytest.mark.parametrize("expected", ["NEW", 0])
+def test_expected_costs_nothing(row, expected):
+    assert statements(lambda: row.states.transition_to("DONE", expected=expected)) == PLAIN
+
+
+def test_the_fields_of_a_transition_base_travel_along(django_user_model):
+    row = Reasoned.objects.create()
+    user = django_user_model.objects.create(username="ada")
+    record = {"actor": user, "reason": "a long enough reason"}
+    assert statements(lambda: row.states.transition_to("DONE", record=record)) == PLAIN
+    assert row.states.history.get().reason == "a long enough reason"
+
+
+def test_keys_of_other_types_and_second_machines():
+    parcel, invoice = Parcel.objects.create(), Invoice.objects.create()
+    assert statements(lambda: parcel.states.transition_to("SCANNED")) == PLAIN
+    assert statements(lambda: invoice.payment.transition_to("PAID")) == PLAIN
+
+
+def test_a_stale_instance_pays_for_the_second_look(row):
+    stale = Stamped.objects.get()
+    row.states.transition_to("DONE")
+    assert statements(lambda: stale.states.transition_to("NEW")) == ["BEGIN", *LOCK, *INSIDE, "COMMIT"]
+
+
+def test_a_refusal_writes_nothing(row):
+    with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidStateTransition):
+        row.states.transition_to("NEW")
+    writes = [query["sql"] for query in queries if query["sql"].startswith(("WITH", "INSERT"))]
+    assert writes == []
+
+
+def test_an_expression_is_left_to_django_in_the_same_transaction(row):
+    row.states.transition_to("DONE", update={"name": F("status")})
+    assert (row.name, Stamped.objects.get().name) == ("DONE", "DONE")
+
+
+def test_columns_of_a_multi_table_childs_own_table_are_left_to_django():
+    car = Car.objects.create()
+    before = car.modified, car.serviced
+    car.states.transition_to("MOVING", update={"doors": 2, "plate": "X"})
+    stored = Car.objects.get()
+    assert (stored.doors, stored.plate, stored.status) == (2, "X", "MOVING")
+    assert (stored.modified, stored.serviced) == (car.modified, car.serviced)
+    assert stored.modified > before[0]
+    assert stored.serviced > before[1]
+
+
+def test_execute_wrappers_see_the_statement(row):
+    seen = []
+
+    def wrapper(execute, sql, params, many, context):
+        seen.append(sql.split()[0])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(wrapper):
+        row.states.transition_to("DONE")
+    assert seen[-len(INSIDE) :] == INSIDE
+
+
+def test_the_query_log_shows_the_statement_with_its_values(row):
+    for state in ("DONE", "NEW"):
+        with CaptureQueriesContext(connection) as queries:
+            row.states.transition_to(state)
+        assert any(f"'{state}'" in query["sql"] for query in queries)
+
+
+def test_an_execute_wrapper_may_move_another_row(row):
+    other = Stamped.objects.create()
+    moved = []
+
+    def wrapper(execute, sql, params, many, context):
+        if not moved and "INSERT" in sql:
+            moved.append(True)
+            other.states.transition_to("FAILED")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(wrapper):
+        row.states.transition_to("DONE")
+    assert sorted(Stamped.objects.values_list("status", flat=True)) == ["DONE", "FAILED"]
+
+
+@pytest.mark.skipif(not POSTGRESQL, reason="only PostgreSQL has statements that the server prepares")
+class TestPreparing:
+    def prepared(self) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%lab_stampedstatetr%'")
+            return cursor.fetchone()[0]
+
+    @pytest.mark.parametrize(("prepare", "count"), [("auto", 1), (True, 1), (False, 0)])
+    def test_is_as_the_setting_says(self, row, prepare, count):
+        connection.close()
+        with override_settings(STATEMACHINE_FIELDS={"PREPARE": prepare}):
+            for state in ("DONE", "NEW", "DONE"):
+                row.states.transition_to(state)
+        assert self.prepared() == count
+
+    @pytest.mark.parametrize(
+        "options", [{"DISABLE_SERVER_SIDE_CURSORS": True}, {"OPTIONS": {"prepare_threshold": None}}]
+    )
+    def test_auto_does_not_where_the_options_show_a_pooler(self, row, options, monkeypatch):
+        connection.close()
+        monkeypatch.setattr(connections["default"], "settings_dict", {**connection.settings_dict, **options})
+        row.states.transition_to("DONE")
+        assert self.prepared() == 0
+        connection.close()
+
+    def test_prepares_nobody_elses_statements(self, row):
+        connection.close()
+        row.states.transition_to("DONE")
+        for _ in range(10):
+            Stamped.objects.get(name="a")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_prepared_statements WHERE statement NOT LIKE '%lab_stampedstatetr%'"
+            )
+            assert cursor.fetchone() == (0,)
+
+    def test_a_statement_that_the_server_lost_is_repeated_plainly(self, row, caplog):
+        connection.close()
+        row.states.transition_to("DONE")
+        with connection.cursor() as cursor:  # what a transaction pooler looks like from here
+            cursor.execute("SELECT name FROM pg_prepared_statements")
+            for (name,) in cursor.fetchall():
+                cursor.execute(f'DEALLOCATE "{name}"')
+        row.states.transition_to("NEW")
+        row.states.transition_to("FAILED")
+        assert [record.sequence for record in row.states.history] == [3, 2, 1]
+        assert len(caplog.messages) == 1
+        assert "lost a prepared statement" in caplog.messages[0]
+        connection.close()
+
+    def test_survives_a_new_connection(self, row):
+        row.states.transition_to("DONE")
+        connection.close()
+        row.states.transition_to("NEW")
+        assert row.states.history.count() == 2
+
+
+def test_own_save_runs_between_savepoint_and_release():
+    row = Hooked.objects.create()
+    with transaction.atomic():
+        words = statements(lambda: row.states.transition_to("DONE"))
+    assert words[0] == "SAVEPOINT"
+    assert words[-1] == "RELEASE"
