@@ -1,0 +1,107 @@
+"""The pages themselves: complete, linked, and no longer than promised."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import statemachine_fields
+from tests.docs.pages import DOCS, ROOT, all_pages
+
+PAGES = [*all_pages(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+REFERENCE = {path.name: path.read_text() for path in (DOCS / "reference").glob("*.md")}
+
+#: Public names and commands whose entry in the reference is still to be written. Who writes one strikes it here.
+WAITING = {"Blocker", "ConcurrentTransition", "Transition", "TransitionBlocked", "transition_context"}
+WAITING_COMMANDS = {"statemachine_verify"}
+
+
+def found(pattern: str, text: str) -> set[str]:
+    return set(re.findall(pattern, text, re.MULTILINE))
+
+
+def ids_in(text: str) -> set[str]:
+    return found(r"statemachine_fields\.([EW]\d{3})", text)
+
+
+def prose_of(page: Path) -> str:
+    """Return a page without its code, in which brackets and hashes mean something else."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(path: Path) -> set[str]:
+    """Return what a link into a page may name: its headings, as GitHub and MyST spell them, and its own targets."""
+    headings = found(r"^#+ (.*)$", prose_of(path))
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | found(r"^\(([\w-]+)\)=$", prose_of(path))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(page):
+    for link in found(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if re.match(r"https?:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pictures_are_there(page):
+    for picture in found(r"^```\{(?:image|figure)\} (\S+)$", page.read_text()):
+        assert (page.parent / picture).is_file(), picture
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = found(r"^(?:tutorial|howto|reference|explanation)/[\w-]+$", (DOCS / "index.md").read_text())
+
+    assert listed == {str(path.relative_to(DOCS).with_suffix("")) for path in all_pages()[1:]} - {"index"}
+
+
+def test_every_system_check_has_an_entry_and_an_anchor():
+    defined = ids_in((ROOT / "src/statemachine_fields/checks.py").read_text())
+
+    assert defined
+    for number in defined:
+        assert f"({number.lower()})=\n## statemachine_fields.{number}\n" in REFERENCE["checks.md"], number
+
+
+def test_every_entry_of_a_check_has_message_reason_and_remedy():
+    entries = REFERENCE["checks.md"].split("\n## ")[1:]
+
+    assert ids_in("\n".join(entries)) == ids_in((ROOT / "src/statemachine_fields/checks.py").read_text())
+    for entry in entries:
+        assert all(mark in entry for mark in ("\n> ", "**Why.**", "**What to do.**")), entry
+
+
+def test_every_public_name_is_in_the_reference():
+    directives = found(r"^\.\. auto\w+:: statemachine_fields\.(\w+)(?:\(\))?$", "\n".join(REFERENCE.values()))
+
+    assert set(statemachine_fields.__all__) - directives == WAITING & set(statemachine_fields.__all__)
+    assert not WAITING & directives, "strike these names from WAITING"
+
+
+def test_every_command_has_an_entry():
+    for module in (ROOT / "src/statemachine_fields/management/commands").glob("statemachine_*.py"):
+        described = f"\n## {module.stem}\n" in REFERENCE["commands.md"]
+        assert described is (module.stem not in WAITING_COMMANDS), module.stem
+        if not described:
+            continue
+        for option in re.findall(r'add_argument\(\s*"(--[\w-]+)"', module.read_text()):
+            assert f"`{option}" in REFERENCE["commands.md"], option
+
+
+def test_readme_is_three_screens_at_most():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 170
+
+
+def test_readme_names_commands_that_exist():
+    named = re.findall(r"python3 dev\.py (\w+)", (ROOT / "README.md").read_text())
+    known = re.search(r"^COMMANDS = (.*)$", (ROOT / "dev.py").read_text(), re.MULTILINE)
+
+    assert {"demo", "test"} <= set(named)
+    assert known
+    assert all(f'"{command}"' in known[1] for command in named)
