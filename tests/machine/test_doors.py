@@ -84,6 +84,29 @@ class TestQueries:
             Car.objects.update(status="MOVING")
 
 
+class TestInstancesMadeByHand:
+    """With the key of a row that exists, and saved: Django updates the row."""
+
+    def test_do_not_move_the_row(self, row):
+        row.states.transition_to("DONE")
+        with pytest.raises(UnrecordedStatusChange) as caught:
+            Stamped(pk=row.pk, status="FAILED", name="b").save()
+        assert (caught.value.was, caught.value.now) == ("DONE", "FAILED")
+        assert stored(row) == ("DONE", 1, "a")
+
+    def test_learn_where_the_row_is_if_they_did_not_say(self, row):
+        row.states.transition_to("DONE")
+        twin = Stamped(pk=row.pk, name="b")
+        twin.save()
+        assert (twin.status, twin.status_sequence, twin.status_changed_at) == ("DONE", 1, row.status_changed_at)
+        assert stored(row) == ("DONE", 1, "b")
+
+    def test_that_are_new_after_all_are_inserted(self):
+        made = Stamped(pk=55, status="DONE")
+        made.save()
+        assert (made.status, stored(made)) == ("DONE", ("DONE", 0, ""))
+
+
 class TestForms:
     def test_a_model_form_cannot_name_the_status(self, row):
         from django.core.exceptions import FieldError

@@ -23,6 +23,16 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """`SET status_sequence = status_sequence + 1`."""
+
+    column: str
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
+        return f"{connection.ops.quote_name(self.column)} + 1", ()
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """`SET status = status`: a save of the whole row leaves the column as the database has it."""
 

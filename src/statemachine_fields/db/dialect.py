@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -58,6 +59,28 @@ class Move:
     extras: tuple[Any, ...] = ()
 
 
+@dataclass(slots=True)
+class BulkMove:
+    """The values of the moves of one batch to one state."""
+
+    to_status: str
+    #: The states from which there is such a move.
+    sources: list[str]
+    #: The first 96 bits of this are those of each record's id; the rest counts up.
+    first_id: uuid.UUID
+    metadata: str
+    updates: tuple[Any, ...] = ()
+
+
+class BulkMoved(NamedTuple):
+    """What became of a batch: rows seen, rows moved, the last key, and key and status of those refused."""
+
+    seen: int
+    moved: int
+    last: Any
+    refused: list[tuple[Any, str]]
+
+
 class Moved(NamedTuple):
     """What a move that happened was given by the database."""
 
@@ -82,6 +105,10 @@ class Dialect(Protocol):
 
     def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
         """Compare and set the row, raise its counter and insert the audit row; None if the comparison missed."""
+        ...
+
+    def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
+        """Move the rows that a SELECT of key and status finds, in one statement. Asked only where that is possible."""
         ...
 
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:

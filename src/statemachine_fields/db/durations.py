@@ -36,8 +36,8 @@ class Stay:
     p95: float
 
 
-# A move ends the stay that the record numbered one less began: the unique index on (instance_id, sequence) finds it. The
-# first record of a row has none before it. A gap in the numbers takes one stay away and spoils no other.
+# A move ends the stay that the record numbered one less began: the unique index on (instance_id, sequence) finds it.
+# The first record of a row has none before it. A gap in the numbers takes its stays away and spoils no other.
 STAYS = """
       FROM {audit} AS leaving
       JOIN {audit} AS entering
@@ -95,11 +95,11 @@ def ask_percentiles(connection: Any, table: Table, window: Window) -> list[Stay]
 
 
 def ask_ranks(connection: Any, table: Table, window: Window) -> list[Stay]:
-    """Ask a database that has window functions. One statement, and the answer of `percentile_cont` to the microsecond."""
+    """Ask a database that has window functions. One statement, and the answer of `percentile_cont`."""
     elapsed, _params = _microseconds(connection, "leaving.transitioned_at", "entering.transitioned_at", ())
     conditions: list[str] = []
     params: list[Any] = []
-    if window.first_id is not None and _sorts_ids_by_time(connection):
+    if window.first_id is not None and sorts_ids_by_time(connection):
         conditions.append("leaving.id >= %s")
         params.append(table.id_field.get_db_prep_value(window.first_id, connection))
     # Differences, since SQLite compares texts: of one instant it has '12:00:00', '12:00:00.000' and '12:00:00.000000'.
@@ -133,7 +133,7 @@ def _microseconds(connection: Any, left: str, right: str, params: tuple[Any, ...
     return str(sql), tuple(given)
 
 
-def _sorts_ids_by_time(connection: Any) -> bool:
+def sorts_ids_by_time(connection: Any) -> bool:
     """Say whether ids made later are larger: MariaDB's own type compared the last bytes first until 10.11.5."""
     if not connection.features.has_native_uuid_field:
         return True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models.sql.query import Query
 
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.dialect import Move, Moved, Row, Shape, Table
+from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
@@ -46,6 +47,9 @@ class Portable:
         for convert in _time_converters(shape.table, connection):
             changed_at = convert(changed_at, None, connection)
         return Moved(sequence, changed_at)
+
+    def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
+        raise NotImplementedError("A batch is more than one statement here.")
 
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
         quote = connection.ops.quote_name

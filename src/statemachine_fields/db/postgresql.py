@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import DatabaseError
 
 from statemachine_fields.db import prepared
-from statemachine_fields.db.dialect import Move, Moved, Row, Shape, Table
+from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 
 logger = logging.getLogger("statemachine_fields.db")
@@ -44,6 +46,22 @@ MOVE_ONLY = """
     UPDATE {name} SET {changes} WHERE {where}
     RETURNING {sequence}, (extract(epoch FROM {changed_at}) * 1000000)::bigint"""
 
+# A batch in one statement. The rows are locked first, in key order, so that two batches cannot deadlock, and judged by
+# what they hold then. ANY(ARRAY(...)) keeps the UPDATE on the primary key where a join would read the whole table. Ids
+# share their first 96 bits and count up in the rest, which is a third of the cost of making each from random bits.
+BULK_MOVE = """
+    WITH found (key, was) AS MATERIALIZED ({select} FOR NO KEY UPDATE OF {name}),
+    moved AS (
+        UPDATE {name} SET {changes} WHERE {key} = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at),
+    recorded AS (
+        INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid,
+               was, %s, %s::jsonb, key, sequence, changed_at
+          FROM moved JOIN found USING (key))
+    SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM moved), (SELECT key FROM found ORDER BY key DESC LIMIT 1),
+           (SELECT json_agg(json_build_array(key::text, was) ORDER BY key) FROM found WHERE was <> ALL(%s))::text"""
+
 # NO KEY lets foreign-key checks of other transactions pass beside us.
 LOCK = "SELECT {status}, {sequence} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
 
@@ -66,6 +84,16 @@ class PostgreSQL:
         record = (move.record_id, move.from_status, move.to_status, move.metadata, *move.extras)
         row = self._fetch(connection, text, (*status, *move.updates, *compared, *(record if shape.records else ())))
         return None if row is None else Moved(row[0], EPOCH + row[1] * MICROSECOND)
+
+    def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
+        names = _names(shape, connection.ops.quote_name)
+        text = BULK_MOVE.format(**names, select=select)
+        start = move.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
+        values = (*params, move.to_status, *move.updates, move.sources, move.first_id.hex[:24], start)
+        with connection.cursor() as cursor:
+            cursor.execute(text, (*values, move.to_status, move.metadata, move.sources))
+            seen, moved, last, refused = cursor.fetchone()
+        return BulkMoved(seen, moved, last, json.loads(refused) if refused else [])
 
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
         quote = connection.ops.quote_name
@@ -100,18 +128,24 @@ class PostgreSQL:
             return cursor.fetchone()
 
 
-def _move_text(shape: Shape, quote: Any) -> str:
+def _names(shape: Shape, quote: Any) -> dict[str, str]:
+    """Return what the texts name, and what the row's UPDATE sets."""
     table = shape.table
     names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence", "changed_at", "audit")}
     changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
     changes += ["{sequence} = {sequence} + 1".format(**names), "{changed_at} = clock_timestamp()".format(**names)]
-    where = "{key} = %s AND {status} = %s".format(**names)
-    if shape.compares_sequence:
-        where += " AND {sequence} = %s".format(**names)
-    names |= {"changes": ", ".join(changes), "where": where}
-    if not shape.records:
-        return MOVE_ONLY.format(**names)
+    names["changes"] = ", ".join(changes)
     names["extra_names"] = "".join(f", {quote(column)}" for column in shape.extras)
     names["extra_values"] = ", %s" * len(shape.extras)
+    return names
+
+
+def _move_text(shape: Shape, quote: Any) -> str:
+    names = _names(shape, quote)
+    names["where"] = "{key} = %s AND {status} = %s".format(**names)
+    if shape.compares_sequence:
+        names["where"] += " AND {sequence} = %s".format(**names)
+    if not shape.records:
+        return MOVE_ONLY.format(**names)
     source = (SOURCE_WITH_EXTRAS if shape.extras else SOURCE).format(**names)
     return MOVE.format(**names, source=source)

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import connections, models, transaction
 
 from statemachine_fields.db.columns import Settle, Written
 from statemachine_fields.db.dialect import Shape, Table
+from statemachine_fields.exceptions import UnrecordedStatusChange
+from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
-from statemachine_fields.machine.fields import Pending, StatusField
+from statemachine_fields.machine.fields import Pending, StatusField, row_label
 from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.questions import Questions
 
@@ -171,6 +174,26 @@ class BoundMachine(Questions[M]):
         made._state.fields_cache["instance"] = instance
         return made
 
+    def bulk_transition(
+        self,
+        queryset: models.QuerySet[Any],
+        to_status: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 2000,
+    ) -> BulkResult:
+        """Move every row of the queryset that may move, record each, and return how many did and which did not.
+
+        Set-based: a constant number of statements for each batch, one transaction each, so an error keeps the batches
+        before it. Rows are locked in key order and judged by what they then hold. Guards, receivers and a `save()` of
+        the model's own make it go row by row. Written are the machine's columns and `auto_now` fields.
+        """
+        return BulkTransitioner(self, queryset, to_status, metadata, batch_size).run()
+
+    async def abulk_transition(self, queryset: models.QuerySet[Any], to_status: str, **kwargs: Any) -> BulkResult:
+        """As `bulk_transition()`, without blocking the event loop."""
+        return await sync_to_async(self.bulk_transition)(queryset, to_status, **kwargs)
+
     def record_initial(self, queryset: models.QuerySet[M], *, batch_size: int = 1000) -> int:
         """Give each row that has no history its first record, and return how many got one.
 
@@ -206,6 +229,17 @@ class BoundMachine(Questions[M]):
         audit: Any = self.transition_model  # the stubs cannot know the fields of a class made at run time
         record: StateTransition[M] = audit(**values)
         return record
+
+    def meet_existing_row(self, instance: models.Model, using: str) -> None:
+        """Bring an instance that was made by hand up to the row it has been saved to, or refuse to move that row."""
+        rows = self.model._base_manager.using(using).filter(pk=self.key_of(instance))
+        columns: dict[str, Any] = rows.values(*self.names.columns).first() or {}
+        given = getattr(instance, self.names.status)
+        if given not in (self.initial, columns.get(self.names.status)):
+            was = columns.get(self.names.status)
+            raise UnrecordedStatusChange(row_label(instance), self.names.status, self.accessor, was, given)
+        vars(instance).update(columns)
+        self.field.assignments.forget(instance)
 
     def record_first(self, instances: Iterable[models.Model], using: str) -> None:
         """Write transition number 1 of rows whose counter says that they have it."""

@@ -22,7 +22,7 @@ from django.db.models.functions import Now
 from django.db.models.query_utils import DeferredAttribute
 
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Keep, Settle, Written
+from statemachine_fields.db.columns import Keep, Raised, Settle, Written
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.exceptions import UnknownState, UnrecordedStatusChange
 from statemachine_fields.machine.graph import plain
@@ -43,8 +43,8 @@ else:  # Django's fields take type arguments in the stubs and not at run time
     from django.db.models import CharField, DateTimeField, Field, IntegerField, UUIDField
 
 
-#: While `save()` runs on a model that records initial states: the counters of the rows it has inserted.
-FIRST_RECORDS = "statemachine_first_records"
+#: While a `save()` runs that wants to know: the counters of the rows it has inserted.
+INSERTED = "statemachine_inserted"
 
 
 def row_label(instance: models.Model) -> str:
@@ -109,7 +109,7 @@ class MachineColumn(PlainInMigrations):
         if self.bound is not None:
             if isinstance(value, Written):
                 value = value.value
-            elif not isinstance(value, Keep | Settle):
+            elif not isinstance(value, Keep | Raised | Settle):
                 raise UnrecordedStatusChange(
                     self.model._meta.label, self.name, self.bound.accessor, NOT_PROVIDED, value
                 )
@@ -126,12 +126,13 @@ class SequenceField(MachineColumn, IntegerField):
         super().__init__(**{"default": 0, "db_default": 0, "editable": False, **kwargs})
 
     def initial_value(self, instance: models.Model) -> int:
-        first_records: set[str] | None = vars(instance._state).get(FIRST_RECORDS)
-        recorded = first_records is not None and self.bound is not None and self.bound.machine.record_initial
-        if recorded and first_records is not None:
-            first_records.add(self.name)
-        setattr(instance, self.attname, int(recorded))
-        return int(recorded)
+        inserted: set[str] | None = vars(instance._state).get(INSERTED)
+        first = 0
+        if inserted is not None and self.bound is not None:
+            inserted.add(self.name)
+            first = int(self.bound.machine.record_initial)
+        setattr(instance, self.attname, first)
+        return first
 
 
 class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models, router, transaction
 
 from statemachine_fields.db.columns import Written
-from statemachine_fields.machine.fields import FIRST_RECORDS, MachineColumn, StatusField
+from statemachine_fields.machine.fields import INSERTED, MachineColumn, StatusField
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -41,7 +41,7 @@ def _hook_refresh(model: type[models.Model]) -> None:
 
 
 def _hook_save(model: type[models.Model]) -> None:
-    """Make a save refuse a wrong status before it starts, and write the first record of a row it inserts.
+    """Make a save refuse a wrong status before it starts, and see what became of the row: new, or there before.
 
     `save_base()` is the one door of `save()`, `create()` and `get_or_create()`. Fixtures go around it, as they should:
     they bring their own history. The columns would refuse too, but only inside Django's own guard, which takes any
@@ -58,22 +58,28 @@ def _hook_save(model: type[models.Model]) -> None:
         using: str | None = None,
         update_fields: Any = None,
     ) -> None:
-        if not raw:
-            for bound in _machines(self, update_fields):
-                bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
-        recording = [] if raw else [bound for bound in _machines(self) if bound.machine.record_initial]
-        if not recording:
+        if raw:
+            return original(self, raw, force_insert, force_update, using, update_fields)
+        for bound in _machines(self, update_fields):
+            bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
+        # An instance made by hand with a key of its own may turn out to be a row that exists.
+        may_exist = self._state.adding and self.pk is not None and not force_insert
+        watched = [bound for bound in _machines(self) if may_exist or bound.machine.record_initial]
+        if not watched:
             return original(self, raw, force_insert, force_update, using, update_fields)
         using = using or router.db_for_write(type(self), instance=self)
         inserted: set[str] = set()
-        with transaction.atomic(using=using, savepoint=False):
-            vars(self._state)[FIRST_RECORDS] = inserted
+        with transaction.atomic(using=using, savepoint=may_exist):
+            vars(self._state)[INSERTED] = inserted
             try:
                 original(self, raw, force_insert, force_update, using, update_fields)
             finally:
-                del vars(self._state)[FIRST_RECORDS]
-            for bound in recording:
-                if bound.names.sequence in inserted:
+                del vars(self._state)[INSERTED]
+            for bound in watched:
+                if bound.names.sequence not in inserted:
+                    if may_exist:
+                        bound.meet_existing_row(self, using)
+                elif bound.machine.record_initial:
                     bound.record_first([self], using)
         return None
 

@@ -106,12 +106,12 @@ class Transitioner(Generic[M]):
 
     def _attempt(self, save: bool) -> StateTransition[M]:
         model = type(self.instance)
-        by_save = save and _runs_user_code(model)
+        by_save = save and runs_user_code(model)
         ours, left = ({}, {}) if by_save or not save else self.updates.split()
         extras = self.bound.read_extras(self.record, self.connection)
         shape = self.bound.shape(
             moves=save and not by_save,
-            records=not _has_receivers(self.bound.transition_model),
+            records=not has_receivers(self.bound.transition_model),
             compares_sequence=isinstance(self.expected, int),
             updates=tuple(field.column for field in ours),
         )
@@ -345,14 +345,14 @@ class _Written(Generic[M]):
         transaction.on_commit(complain_if_unsaved, using=self.attempt.using)
 
 
-def _runs_user_code(model: type[models.Model]) -> bool:
+def runs_user_code(model: type[models.Model]) -> bool:
     """Say whether saving an instance runs anything but Django and us."""
     return (
         model.save is not models.Model.save
         or inspect.unwrap(model.save_base) is not models.Model.save_base
-        or _has_receivers(model)
+        or has_receivers(model)
     )
 
 
-def _has_receivers(model: type[models.Model]) -> bool:
+def has_receivers(model: type[models.Model]) -> bool:
     return pre_save.has_listeners(model) or post_save.has_listeners(model)

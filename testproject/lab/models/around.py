@@ -11,7 +11,7 @@ from statemachine_fields import Blocker, StateMachine, Transition
 
 
 def is_author(document: Document, user: Any) -> bool:
-    return document.author == user.get_username()
+    return bool(document.author == user.get_username())
 
 
 class Document(models.Model):
