@@ -12,7 +12,7 @@ class DatabaseClock(models.Func):
     """The time at which the database writes the value, in UTC.
 
     Django's `Now()` will not do. On PostgreSQL it is the time the statement began, so a statement that waited for a
-    row's lock would record a time before that of the move it waited for. On MariaDB it is the session's local time.
+    row's lock would record a time before that of the move it waited for. On MariaDB it is that, too, in local time.
     """
 
     template = "CURRENT_TIMESTAMP"
@@ -22,7 +22,9 @@ class DatabaseClock(models.Func):
         return super().as_sql(compiler, connection, template="clock_timestamp()", **context)
 
     def as_mysql(self, compiler: SQLCompiler, connection: Any, **context: Any) -> tuple[str, Any]:
-        return super().as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+        # SYSDATE() is read when the value is written, the other two when the statement began.
+        template = "(UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
+        return super().as_sql(compiler, connection, template=template, **context)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: Any, **context: Any) -> tuple[str, Any]:
         # The format in which Django stores a DateTimeField; '%%%%' becomes '%' after two rounds of formatting.

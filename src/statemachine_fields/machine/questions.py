@@ -161,7 +161,7 @@ class Questions(Generic[M]):
 
 
 class StatementClock(Now):
-    """The database's clock for comparisons: one time for the whole statement, so that an index can be searched by it."""
+    """The database's clock for comparisons: one time for the whole statement, so that an index is searched by it."""
 
     def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         # Django's is the session's local time, and the columns are in UTC.
