@@ -136,13 +136,13 @@ class TestForms:
         assert (order.customer, order.status, order.status_sequence) == ("Bob", "PAID", 1)
 
 
-class StampedSerializer(drf.ModelSerializer):
+class StampedSerializer(drf.ModelSerializer):  # type: ignore[misc]
     class Meta:
         model = Stamped
         fields = "__all__"
 
 
-class WritableSerializer(drf.ModelSerializer):
+class WritableSerializer(drf.ModelSerializer):  # type: ignore[misc]
     status = drf.CharField()
 
     class Meta:

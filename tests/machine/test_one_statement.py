@@ -134,7 +134,7 @@ def test_an_execute_wrapper_may_move_another_row(row):
 
 @pytest.mark.skipif(not POSTGRESQL, reason="only PostgreSQL has statements that the server prepares")
 class TestPreparing:
-    def prepared(self) -> int:
+    def prepared(self):
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%lab_stampedstatetr%'")
             return cursor.fetchone()[0]

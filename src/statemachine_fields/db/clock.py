@@ -16,7 +16,9 @@ class DatabaseClock(models.Func):
     """
 
     template = "CURRENT_TIMESTAMP"
-    output_field = models.DateTimeField()
+
+    def __init__(self) -> None:
+        super().__init__(output_field=models.DateTimeField())
 
     def as_postgresql(self, compiler: SQLCompiler, connection: Any, **context: Any) -> tuple[str, Any]:
         return super().as_sql(compiler, connection, template="clock_timestamp()", **context)

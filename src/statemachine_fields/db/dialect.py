@@ -129,7 +129,7 @@ def dialect_for(connection: Any) -> Dialect:
     return _dialect(connection.vendor)
 
 
-@cache
+@cache  # one for each vendor, so each keeps texts of its own
 def _dialect(vendor: str) -> Dialect:
     if vendor == "postgresql":
         from statemachine_fields.db.postgresql import PostgreSQL

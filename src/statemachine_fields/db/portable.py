@@ -24,12 +24,12 @@ class Portable:
     default_is_utc = False
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[Shape, str], _Texts] = {}
+        self._texts: dict[Shape, _Texts] = {}
 
     def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
-        text = self._texts.get((shape, connection.vendor))
+        text = self._texts.get(shape)
         if text is None:
-            text = self._texts[shape, connection.vendor] = _Texts(shape, connection)
+            text = self._texts[shape] = _Texts(shape, connection)
         key = _prepared(shape.table.key_field, move.key, connection)
         status = (move.to_status,) if shape.moves else ()
         compared = (key, move.from_status) + ((move.sequence,) if shape.compares_sequence else ())

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields.conf import settings
 
-if is_psycopg3:
+if TYPE_CHECKING or is_psycopg3:
     import psycopg
     from psycopg.types.numeric import Int8
 
@@ -82,7 +82,7 @@ def cursor(connection: Any) -> Iterator[Any]:
             setattr(connection, SLOT, kept)
 
 
-if is_psycopg3:
+if TYPE_CHECKING or is_psycopg3:
 
     class PreparingCursor(psycopg.Cursor[Any]):
         """A cursor that binds on the server and prepares what it executes."""
@@ -96,11 +96,11 @@ if is_psycopg3:
 
         # psycopg leaves `_query` unset when a statement was prepared before, and Django's query log reads it.
         @property
-        def _query(self) -> Any:
+        def _query(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
             if self._said is None:
                 return self._sent
             return SimpleNamespace(query=psycopg.ClientCursor(self.connection).mogrify(*self._said).encode())
 
         @_query.setter
-        def _query(self, value: Any) -> None:
+        def _query(self, value: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
             self._sent = value

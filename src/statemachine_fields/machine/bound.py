@@ -45,6 +45,8 @@ class BoundMachine(Questions[M]):
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
         self.guards = collect_guards(model, machine)
         self.audit_model = build_audit_model(self)
+        if self.audit_model is not None:
+            self.table = self._describe_table(self.audit_model)
         self._shapes: dict[tuple[Any, ...], Shape] = {}
 
     def __str__(self) -> str:
@@ -107,10 +109,9 @@ class BoundMachine(Questions[M]):
             record_id=pending.record_id,
         )
 
-    @cached_property
-    def table(self) -> Table:
-        """What the machine's columns and its audit table are called in the database."""
-        meta, audit = self.model._meta, self.transition_model._meta
+    def _describe_table(self, audit_model: type[StateTransition[M]]) -> Table:
+        """Return what the machine's columns and its audit table are called in the database."""
+        meta, audit = self.model._meta, audit_model._meta
         return Table(
             name=meta.db_table,
             key=str(meta.pk.column),

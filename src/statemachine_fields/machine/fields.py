@@ -240,9 +240,11 @@ class StatusField(MachineColumn, CharField):
 
     def contribute_to_class(self, cls: type[models.Model], name: str, private_only: bool = False) -> None:
         super().contribute_to_class(cls, name, private_only=private_only)
-        declared = getattr_static(cls, self.accessor, None)
-        if declared is not None and declared is self.machine and not cls._meta.abstract and not cls._meta.swapped:
-            self.machine.prepare(cls, self)
+        machine = self.machine
+        if machine is None or cls._meta.abstract or cls._meta.swapped:
+            return
+        if getattr_static(cls, self.accessor, None) is machine:
+            machine.prepare(cls, self)
 
     def set_attributes_from_name(self, name: str) -> None:
         super().set_attributes_from_name(name)

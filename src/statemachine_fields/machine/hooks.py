@@ -94,7 +94,7 @@ def _hook_raw_save(model: type[models.Model]) -> None:
     A raw save skips `pre_save()`, where values are marked as the machine's, and calls `Model.save_base()` itself, so
     this private method is the first of the model's own that it reaches.
     """
-    original = model._save_table  # type: ignore[attr-defined]
+    original: Any = getattr(model, "_save_table")  # noqa: B009 - the stubs do not know it
 
     @wraps(original)
     def _save_table(self: models.Model, raw: bool = False, *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ def _hook_raw_save(model: type[models.Model]) -> None:
         finally:
             vars(self).update(values)
 
-    model._save_table = _save_table  # type: ignore[attr-defined]
+    setattr(model, "_save_table", _save_table)  # noqa: B010
 
 
 def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[BoundMachine[Any]]:

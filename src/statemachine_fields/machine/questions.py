@@ -56,11 +56,10 @@ class Questions(Generic[M]):
         model: type[M]
         graph: StateGraph
         names: Names
+        table: Table
 
         @property
         def transition_model(self) -> type[StateTransition[M]]: ...
-        @property
-        def table(self) -> Table: ...
 
     def in_state(self, *states: str) -> models.QuerySet[M]:
         """Return the rows that are in one of the states.
