@@ -397,6 +397,50 @@ class TestModelsWithCodeOfTheirOwn:
         assert (stored(row), row.status, row.states.history.count()) == ("NEW", "NEW", 0)
 
 
+class TestShortAndLongWay:
+    """Our own statement, and `save(update_fields=...)` of a model that has receivers: nobody can tell the difference."""
+
+    @pytest.fixture
+    def long_way(self):
+        def receiver(**kwargs):
+            pass
+
+        post_save.connect(receiver, sender=Stamped)
+        yield
+        post_save.disconnect(receiver, sender=Stamped)
+
+    def outcome(self, **options) -> dict[str, object]:
+        """Move a row, and return what it and its record look like, in memory and stored."""
+        row = Stamped.objects.create(name="a")
+        row.name = "unsaved"
+        before = row.modified, row.status_changed_at
+        record = row.states.transition_to("DONE", **options)
+        stored_row = Stamped.objects.get(pk=row.pk)
+        found = {}
+        for kind, instance in (("memory", row), ("stored", stored_row)):
+            found[kind] = (
+                instance.name,
+                instance.status,
+                instance.status_sequence,
+                instance.modified > before[0],
+                instance.status_changed_at == record.transitioned_at,
+            )
+        stored_record = row.states.history.get()
+        for kind, instance in (("record", record), ("stored record", stored_record)):
+            found[kind] = (instance.from_status, instance.to_status, instance.sequence, instance.metadata)
+        found["equal"] = row.modified == stored_row.modified, vars(record).keys() - {"_state"}
+        found["again"] = row.save(), Stamped.objects.get(pk=row.pk).status, row.states.can_transition_to("NEW")
+        return found
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"metadata": {"a": 1}}, {"update": {"name": "b"}}, {"expected": "NEW"}, {"expected": 0}]
+    )
+    def test_lead_to_the_same_place(self, options, request):
+        short = self.outcome(**options)
+        request.getfixturevalue("long_way")
+        assert self.outcome(**options) == short
+
+
 class TestAFailedCall:
     def test_leaves_the_instance_as_it_was(self, row):
         def broken(execute, sql, params, many, context):
