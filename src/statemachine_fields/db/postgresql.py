@@ -111,9 +111,7 @@ class PostgreSQL:
         """Run the statement and return its row. A prepared statement that the server has lost is sent again, plainly."""
         if prepared.is_wanted(connection):
             try:
-                with prepared.cursor(connection) as cursor:
-                    cursor.execute(text, params)
-                    return cursor.fetchone()
+                return prepared.fetch_one(connection, text, params)
             except DatabaseError as error:
                 if connection.in_atomic_block or not prepared.is_lost(error):
                     raise

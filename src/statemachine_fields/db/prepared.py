@@ -6,8 +6,6 @@ transaction pooler may hand the next statement to another server connection, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -60,23 +58,25 @@ def key(value: Any) -> Any:
     return Int8(value) if is_psycopg3 and isinstance(value, int) else value
 
 
-@contextmanager
-def cursor(connection: Any) -> Iterator[Any]:
-    """Give a cursor that prepares, under Django's own wrapper: query log, execute wrappers and error types stay.
+def fetch_one(connection: Any, text: str, params: tuple[Any, ...]) -> Any:
+    """Prepare and execute a statement, and return its row.
 
-    One is kept for each connection, since making one rebuilds its adapters. It is out of its slot while in use, because
-    an execute wrapper may move another row.
+    It runs under Django's own wrapper: query log, execute wrappers and error types stay. One cursor is kept for each
+    connection, since making one rebuilds its adapters. It is out of its slot while in use, because an execute wrapper may
+    move another row.
     """
     connection.ensure_connection()
     driver = connection.connection
     kept = getattr(connection, SLOT, None)
-    setattr(connection, SLOT, None)
-    if not kept or kept.connection is not driver or kept.closed:
+    if kept is None or kept.connection is not driver or kept.closed:
         kept = PreparingCursor(driver)
         if driver.prepare_threshold is None:
             driver.prepare_threshold = NEVER_BY_ITSELF
+    setattr(connection, SLOT, None)
     try:
-        yield connection._prepare_cursor(kept)
+        cursor = connection._prepare_cursor(kept)
+        cursor.execute(text, params)
+        return cursor.fetchone()
     finally:
         if getattr(connection, SLOT, None) is None:
             setattr(connection, SLOT, kept)

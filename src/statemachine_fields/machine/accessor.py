@@ -128,7 +128,8 @@ class StateMachineAccessor(Generic[M]):
             record=record,
             expected=plain(expected) if isinstance(expected, str) else expected,
             user=user,
-        ).run(save=save)
+            save=save,
+        ).run()
 
     def force_transition_to(
         self,

@@ -44,6 +44,7 @@ class BoundMachine(Questions[M]):
         for column in self.names.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
         self.guards = collect_guards(model, machine)
+        self._key_name = model._meta.pk.attname
         self.audit_model = build_audit_model(self)
         if self.audit_model is not None:
             self.table = self._describe_table(self.audit_model)
@@ -95,7 +96,7 @@ class BoundMachine(Questions[M]):
 
     def key_of(self, instance: models.Model) -> Any:
         """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""
-        return getattr(instance, self.model._meta.pk.attname)
+        return getattr(instance, self._key_name)
 
     def settle(self, pending: Pending) -> Settle:
         """Return what a `save()` writes for a status that is already recorded."""
@@ -135,13 +136,15 @@ class BoundMachine(Questions[M]):
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
-        unknown = set(record or ()) - self._record_fields
+        if not record:
+            return {}
+        unknown = set(record) - self._record_fields
         if unknown:
             raise TypeError(
                 f"{self}: record= names {', '.join(sorted(unknown))}, but transition_base adds "
                 f"{', '.join(sorted(self._record_fields)) or 'nothing'}. Nothing was written."
             )
-        return dict(record or {})
+        return dict(record)
 
     @cached_property
     def _extra_fields(self) -> tuple[Any, ...]:
@@ -154,26 +157,27 @@ class BoundMachine(Questions[M]):
     def _record_fields(self) -> frozenset[str]:
         return frozenset(field.name for field in self._extra_fields)
 
-    def read_extras(self, record: Mapping[str, Any], connection: Any) -> dict[str, Any]:
-        """Return what the added fields are filled with, ready for the database, by the field's name."""
-        if not self._extra_fields:
-            return {}
+    def read_extras(self, record: Mapping[str, Any], connection: Any) -> tuple[Any, ...]:
+        """Return what the added fields are filled with, ready for the database."""
         draft = self.build_record(**record)
-        values = {field: field.pre_save(draft, True) for field in self._extra_fields}
-        return {field.name: field.get_db_prep_save(value, connection) for field, value in values.items()}
+        values = [(field, field.pre_save(draft, True)) for field in self._extra_fields]
+        return tuple(field.get_db_prep_save(value, connection) for field, value in values)
 
     def load_record(
-        self, instance: M, using: str, *, adding: bool, values: dict[str, Any], record: Mapping[str, Any]
+        self, instance: M, using: str, values: dict[str, Any], record: Mapping[str, Any], *, adding: bool
     ) -> StateTransition[M]:
         """Return an audit row as if read from the database, or as it is to be inserted."""
         if adding or self._extra_fields:
-            made = self.build_record(**{**values, **record})
+            made = self.build_record(**values, **record)
             made._state.adding, made._state.db = adding, using
         else:
-            names = [field.attname for field in self.transition_model._meta.concrete_fields]
-            made = self.transition_model.from_db(using, names, [values[name] for name in names])
+            made = self.transition_model.from_db(using, self._record_columns, [values[n] for n in self._record_columns])
         made._state.fields_cache["instance"] = instance
         return made
+
+    @cached_property
+    def _record_columns(self) -> list[str]:
+        return [field.attname for field in self.transition_model._meta.concrete_fields]
 
     def bulk_transition(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: The field names for which `<Model>StateTransition` says enough.
 PLAIN_FIELDS = ("status", "state")
@@ -17,29 +17,25 @@ class Names:
     """
 
     status: str
+    prefix: str = field(init=False)
+    sequence: str = field(init=False)
+    changed_at: str = field(init=False)
+    columns: tuple[str, ...] = field(init=False)
+    reverse_accessor: str = field(init=False)
 
-    @property
-    def prefix(self) -> str:
-        for plain in PLAIN_FIELDS:
-            if self.status.endswith(f"_{plain}"):
-                return self.status.removesuffix(f"_{plain}")
-        return self.status
-
-    @property
-    def sequence(self) -> str:
-        return f"{self.prefix}_sequence"
-
-    @property
-    def changed_at(self) -> str:
-        return f"{self.prefix}_changed_at"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.status, self.sequence, self.changed_at)
-
-    @property
-    def reverse_accessor(self) -> str:
-        return f"{self.status}_transitions"
+    def __post_init__(self) -> None:
+        endings = [f"_{plain}" for plain in PLAIN_FIELDS if self.status.endswith(f"_{plain}")]
+        prefix = self.status.removesuffix(endings[0]) if endings else self.status
+        sequence, changed_at = f"{prefix}_sequence", f"{prefix}_changed_at"
+        made = {
+            "prefix": prefix,
+            "sequence": sequence,
+            "changed_at": changed_at,
+            "columns": (self.status, sequence, changed_at),
+            "reverse_accessor": f"{self.status}_transitions",
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     def audit_model(self, model_name: str) -> str:
         if self.status in PLAIN_FIELDS:

@@ -1,24 +1,24 @@
 """The write path: judge, move, record. Judged by the row and not by the instance; both written, or neither.
 
-First look: the instance says where the row is. If the move is legal from there, compare and set; on PostgreSQL that is one
-statement and all there is. Second look, if the comparison missed or the instance cannot be trusted: lock the row,
+First look: the instance says where the row is. If the move is legal from there, compare and set; on PostgreSQL that is
+one statement and all there is. Second look, if the comparison missed or the instance cannot be trusted: lock the row,
 judge by what it says, and move it.
+
+This is the one place where microseconds count: each is paid by every move, and by none of what it is compared with.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import OperationalError, connections, models, router, transaction
-from django.db.models.fields import NOT_PROVIDED
 from django.db.models.signals import post_save, pre_save
 from django.db.transaction import TransactionManagementError
+from django.dispatch import Signal
 
-from statemachine_fields.db.dialect import Move, Moved, Row, dialect_for
+from statemachine_fields.db.dialect import Move, Moved, Row, Shape, dialect_for
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     InvalidStateTransition,
@@ -29,10 +29,10 @@ from statemachine_fields.exceptions import (
 )
 from statemachine_fields.machine.context import described, with_context
 from statemachine_fields.machine.fields import Pending, row_label
-from statemachine_fields.machine.guards import find_blockers
+from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.metadata import loaded, read_metadata
-from statemachine_fields.machine.updates import Updates, is_expression, read_update
+from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
 if TYPE_CHECKING:
@@ -40,12 +40,20 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
 
 M = TypeVar("M", bound=models.Model)
+T = TypeVar("T")
 
 logger = logging.getLogger("statemachine_fields.machine")
 
 
 class Transitioner(Generic[M]):
     """One attempt to move one row."""
+
+    # Set on the way, once it is known how the move is written and from where.
+    shape: Shape
+    values: tuple[Any, ...]
+    extras: tuple[Any, ...]
+    left: Mapping[str, Any]
+    from_status: str
 
     def __init__(
         self,
@@ -59,6 +67,7 @@ class Transitioner(Generic[M]):
         expected: str | int | None = None,
         user: Any = None,
         forced: bool = False,
+        save: bool = True,
     ) -> None:
         self.bound = bound
         self.instance = instance
@@ -66,95 +75,113 @@ class Transitioner(Generic[M]):
         self.expected = expected
         self.user = user
         self.forced = forced
+        self.save = save
         self.using = router.db_for_write(type(instance), instance=instance)
         self.connection = connections[self.using]
         self.dialect = dialect_for(self.connection)
-        read_metadata(metadata)  # complains of what the caller passed, not of what surrounds it
-        facts = metadata or {}
-        if user is not None and "actor" not in facts:
-            facts = {"actor": described(user), **facts}
-        self.metadata = read_metadata(with_context(facts))
+        self.metadata = self._read_metadata(metadata)
         self.record = bound.read_record(record)
-        self.updates = Updates(bound.model, instance, read_update(type(instance), update))
+        self.updates = Updates(bound.model, instance, update)
+        self.by_save = save and runs_user_code(type(instance))
+        self.record_id = uuid7()
 
-    def run(self, *, save: bool = True) -> StateTransition[M]:
+    def _read_metadata(self, metadata: Mapping[str, Any] | None) -> str:
+        given = read_metadata(metadata)  # complains of what the caller passed, before of what surrounds it
+        facts = metadata or {}
+        if self.user is not None and "actor" not in facts:
+            facts = {"actor": described(self.user), **facts}
+        merged = with_context(facts)
+        return given if merged is metadata or not merged else read_metadata(merged)
+
+    def run(self) -> StateTransition[M]:
         """Move the row and return the record, or raise and leave row and instance as they were."""
+        restore = self._remember_instance()
         try:
-            self._refuse_the_impossible(save)
-            with self._instance_restored_on_error():
-                self.updates.assign()
-                return self._attempt(save)
-        except (InvalidStateTransition, ConcurrentTransition) as error:
-            transition_rejected.send_robust(**self._told(getattr(error, "from_status", None)), error=error)
+            self._refuse_the_impossible()
+            return self._attempt()
+        except BaseException as error:
+            restore()
+            if isinstance(error, InvalidStateTransition | ConcurrentTransition):
+                transition_rejected.send_robust(**self._told(getattr(error, "from_status", None)), error=error)
             raise
 
-    def _refuse_the_impossible(self, save: bool) -> None:
+    def _refuse_the_impossible(self) -> None:
         """Raise what can be told without looking at the row."""
-        for state in (self.to_status, self.expected if isinstance(self.expected, str) else self.to_status):
-            if state not in self.bound.graph:
-                current = getattr(self.instance, self.bound.names.status)
-                allowed = self.bound.graph.targets(current)
-                known = list(self.bound.graph.states)
-                raise UnknownState(row_label(self.instance), state, known, current, allowed)
-        if self.instance._state.adding or self.instance.pk is None:
-            raise RowMissing(row_label(self.instance), saved=False)
-        if not save and not self.connection.in_atomic_block:
+        graph, instance = self.bound.graph, self.instance
+        if self.to_status not in graph:
+            raise self._unknown(self.to_status)
+        if isinstance(self.expected, str) and self.expected not in graph:
+            raise self._unknown(self.expected)
+        if instance._state.adding or instance.pk is None:
+            raise RowMissing(row_label(instance), saved=False)
+        if not self.save and not self.connection.in_atomic_block:
             raise TransactionManagementError(
-                f"{row_label(self.instance)}: transition_to(save=False) writes the record now and leaves the status to "
-                "your own save(). Wrap both in transaction.atomic(), so that they succeed or fail together."
+                f"{row_label(instance)}: transition_to(save=False) writes the record now and leaves the status to your "
+                "own save(). Wrap both in transaction.atomic(), so that they succeed or fail together."
             )
 
-    def _attempt(self, save: bool) -> StateTransition[M]:
-        model = type(self.instance)
-        by_save = save and runs_user_code(model)
-        ours, left = ({}, {}) if by_save or not save else self.updates.split()
-        extras = self.bound.read_extras(self.record, self.connection)
-        shape = self.bound.shape(
-            moves=save and not by_save,
-            records=not has_receivers(self.bound.transition_model),
-            compares_sequence=isinstance(self.expected, int),
-            updates=tuple(field.column for field in ours),
-        )
-        values = tuple(field.get_db_prep_save(value, self.connection) for field, value in ours.items())
-        written = _Written(self, shape, values, extras, left, by_save, save)
-        watched = pre_transition.has_listeners(self.bound.model) or post_transition.has_listeners(self.bound.model)
-        alone = self.dialect.is_one_statement and shape.records and not (left or by_save or watched)
+    def _unknown(self, state: str) -> UnknownState:
+        graph = self.bound.graph
+        current = getattr(self.instance, self.bound.names.status)
+        return UnknownState(row_label(self.instance), state, list(graph.states), current, graph.targets(current))
+
+    def _attempt(self) -> StateTransition[M]:
+        self._choose_the_way()
+        watched = is_heard(pre_transition, self.bound.model) or is_heard(post_transition, self.bound.model)
         tried = False
-        if alone:
-            moved = self._compare_and_set(written)
+        if self.dialect.is_one_statement and self.shape.records and not (watched or self.by_save or self.left):
+            moved = self._compare_and_set()
             if moved is not None:
-                return written.conclude(moved)
+                return self._conclude(moved)
             tried = True
         # Code of the user's may raise after the record is written, and the caller may catch that and go on.
-        runs_code = by_save or watched or bool(self.bound.guards)
+        runs_code = watched or self.by_save or bool(self.bound.guards)
         with transaction.atomic(using=self.using, savepoint=runs_code):
-            outcome = self._in_transaction(written, tried)
+            outcome = self._in_transaction(tried)
         if isinstance(outcome, StateMachineError):  # raised out here, so that a caller's transaction stays usable
             raise outcome
         return outcome
 
-    def _in_transaction(self, written: _Written[M], tried: bool) -> StateTransition[M] | StateMachineError:
+    def _choose_the_way(self) -> None:
+        """Decide what our statement carries, and what is left to Django or to the model's own save()."""
+        self.updates.assign()
+        ours, self.left = ({}, {}) if self.by_save or not self.save else self.updates.split()
+        self.shape = self.bound.shape(
+            moves=self.save and not self.by_save,
+            records=not has_receivers(self.bound.transition_model),
+            compares_sequence=isinstance(self.expected, int),
+            updates=tuple([field.column for field in ours]),
+        )
+        self.values = tuple([field.get_db_prep_save(value, self.connection) for field, value in ours.items()])
+        self.extras = self.bound.read_extras(self.record, self.connection) if self.shape.extras else ()
+
+    def _in_transaction(self, tried: bool) -> StateTransition[M] | StateMachineError:
         moved = None
-        if not tried and not pre_transition.has_listeners(self.bound.model):  # they are told once, of a locked row
-            moved = self._compare_and_set(written)
+        if not tried and not is_heard(pre_transition, self.bound.model):  # they are told once, of a locked row
+            moved = self._compare_and_set()
         if moved is None:
-            row = self._guarded(lambda: self.dialect.lock(self.connection, self.bound.table, self._key))
+            key = self.bound.key_of(self.instance)
+            row = self._ask(lambda: self.dialect.lock(self.connection, self.bound.table, key))
+            if row is None:
+                return RowMissing(row_label(self.instance), saved=True)
             refusal = self._judge(row)
             if refusal is not None:
                 return refusal
-            assert row is not None  # noqa: S101 - for the type checker: a missing row was refused
-            pre_transition.send(**self._told(row.status))
-            moved = written.move(row.status)
+            if is_heard(pre_transition, self.bound.model):
+                pre_transition.send(**self._told(row.status))
+            moved = self._move(row.status)
             if moved is None:  # only a trigger of the database's own could bring this about
                 return ConcurrentTransition(row_label(self.instance), self.to_status, self.expected, *row)
-        return written.conclude(moved)
+        return self._conclude(moved)
 
-    def _compare_and_set(self, written: _Written[M]) -> Moved | None:
+    def _compare_and_set(self) -> Moved | None:
         """Move the row if it is where the instance says, and may go from there; None if that remains to be seen."""
         believed = self.expected if isinstance(self.expected, str) else self._believed_status()
-        if believed is None or (not self.forced and self._blockers(believed)):
+        if believed is None or not (self.forced or self.bound.graph.allows(believed, self.to_status)):
             return None
-        return written.move(believed)
+        if self._blockers(believed):
+            return None
+        return self._move(believed)
 
     def _believed_status(self) -> str | None:
         if self.bound.field.assignments.made(self.instance):
@@ -162,39 +189,119 @@ class Transitioner(Generic[M]):
         status: str | None = vars(self.instance).get(self.bound.names.status)
         return status
 
-    def _judge(self, row: Row | None) -> StateMachineError | None:
+    def _judge(self, row: Row) -> StateMachineError | None:
         """Say why the locked row must not move, with the instance brought up to it."""
         label = row_label(self.instance)
-        if row is None:
-            return RowMissing(label, saved=True)
-        if self.expected is not None and self.expected not in (row.status, row.sequence):
+        if self.expected is not None and self.expected not in row:
             return ConcurrentTransition(label, self.to_status, self.expected, row.status, row.sequence)
         self.bound.field.assignments.write(self.instance, row.status)
         vars(self.instance)[self.bound.names.sequence] = row.sequence
-        if self.forced:
-            return None
         allowed = self.bound.graph.targets(row.status)
-        if self.to_status not in allowed:
+        if not self.forced and self.to_status not in allowed:
             return InvalidStateTransition(label, row.status, self.to_status, allowed)
         blockers = self._blockers(row.status)
         return TransitionBlocked(label, row.status, self.to_status, allowed, blockers) if blockers else None
 
-    def _blockers(self, from_status: str) -> list[Any]:
+    def _blockers(self, from_status: str) -> list[Blocker]:
+        """Return what guards and permissions have against a move that the graph allows."""
+        if self.forced or (self.user is None and not self.bound.guards):
+            return []
         return find_blockers(self.bound, self.instance, from_status, self.to_status, self.user)
 
-    def _guarded(self, ask: Any) -> Any:
+    def _move(self, from_status: str) -> Moved | None:
+        self.from_status = from_status
+        sequence = self.expected if isinstance(self.expected, int) else None
+        move = Move(
+            self.bound.key_of(self.instance),
+            from_status,
+            self.to_status,
+            self.record_id,
+            self.metadata,
+            sequence,
+            self.values,
+            self.extras,
+        )
+        return self._ask(lambda: self.dialect.move(self.connection, self.shape, move))
+
+    def _ask(self, question: Callable[[], T]) -> T:
         """Ask the database; a conflict it gives up on is told as ConcurrentTransition."""
         try:
-            with transaction.mark_for_rollback_on_error(using=self.using):
-                return ask()
-        except OperationalError as error:
-            if not self.dialect.is_conflict(error):
-                raise
-            raise ConcurrentTransition(row_label(self.instance), self.to_status, self.expected, None, None) from error
+            return question()
+        except Exception as error:
+            if self.connection.in_atomic_block:
+                transaction.set_rollback(True, using=self.using)
+            if isinstance(error, OperationalError) and self.dialect.is_conflict(error):
+                label = row_label(self.instance)
+                raise ConcurrentTransition(label, self.to_status, self.expected, None, None) from error
+            raise
 
-    @property
-    def _key(self) -> Any:
-        return self.bound.key_of(self.instance)
+    def _conclude(self, moved: Moved) -> StateTransition[M]:
+        """Bring the instance up to the row, let others write and know, and return the record."""
+        bound, instance = self.bound, self.instance
+        transition = self._load_record(moved)
+        if not self.shape.records:
+            transition.insert(self.using)
+        data = vars(instance)
+        data[bound.names.sequence] = moved.sequence
+        data[bound.names.changed_at] = moved.changed_at
+        pending = None if self.shape.moves else Pending(self.to_status, moved.sequence, self.record_id)
+        bound.field.assignments.write(instance, self.to_status, pending)
+        if self.left:
+            self._write_left()
+        if pending is not None:
+            self._settle(pending) if self.by_save else self._watch(pending)
+        if is_heard(post_transition, bound.model):
+            post_transition.send(**self._told(self.from_status), transition=transition)
+        if is_heard(transition_committed, bound.model):
+            told = self._told(self.from_status)
+            transaction.on_commit(lambda: transition_committed.send(**told, transition=transition), using=self.using)
+        return transition
+
+    def _load_record(self, moved: Moved) -> StateTransition[M]:
+        values = {
+            "id": self.record_id,
+            "instance_id": self.bound.key_of(self.instance),
+            "from_status": self.from_status,
+            "to_status": self.to_status,
+            "transitioned_at": moved.changed_at,
+            "metadata": loaded(self.metadata),
+            "sequence": moved.sequence,
+        }
+        return self.bound.load_record(self.instance, self.using, values, self.record, adding=not self.shape.records)
+
+    def _write_left(self) -> None:
+        """Let Django write what our statement could not carry, and read back what came of expressions."""
+        rows = type(self.instance)._base_manager.using(self.using).filter(pk=self.instance.pk)
+        rows.update(**self.left)
+        computed = [name for name, value in self.left.items() if is_expression(value)]
+        if computed:
+            self.instance.refresh_from_db(using=self.using, fields=computed)
+
+    def _settle(self, pending: Pending) -> None:
+        """Let the model's own save() and its receivers write the status."""
+        self.instance.save(update_fields=[self.bound.names.status, *self.updates.names])
+        if not pending.settled:
+            raise StateMachineError(
+                f"{row_label(self.instance)}: save() returned without saving, so the move to {self.to_status!r} was "
+                "undone. Let save() of the model call super().save() with the update_fields it is given."
+            )
+        self.bound.field.assignments.write(self.instance, self.to_status)
+
+    def _watch(self, pending: Pending) -> None:
+        """Say so if the transaction commits the record of a move that nobody saved."""
+        label = row_label(self.instance)
+
+        def complain_if_unsaved() -> None:
+            if not pending.settled:
+                logger.error(
+                    "%s: the move to %r was recorded with save=False and never saved, so the row is still in its old "
+                    "state and transition %d has no effect. Call save() in the same transaction as transition_to().",
+                    label,
+                    pending.status,
+                    pending.sequence,
+                )
+
+        transaction.on_commit(complain_if_unsaved, using=self.using)
 
     def _told(self, from_status: str | None) -> dict[str, Any]:
         """Return what every signal says."""
@@ -208,151 +315,36 @@ class Transitioner(Generic[M]):
             "using": self.using,
         }
 
-    @contextmanager
-    def _instance_restored_on_error(self) -> Iterator[None]:
-        instance, assignments = self.instance, self.bound.field.assignments
-        names = [*self.bound.names.columns, *(field.attname for field in self.updates.fields)]
-        marks = [assignments.was, assignments.pending]
-        places = ((vars(instance), names), (vars(instance._state), marks))
-        before = [(place, name, place.get(name, NOT_PROVIDED)) for place, part in places for name in part]
-        related = [field.name for field in self.updates.fields if field.is_relation]
-        cache = instance._state.fields_cache if related else {}
-        before += [(cache, name, cache.get(name, NOT_PROVIDED)) for name in related]
-        try:
-            yield
-        except BaseException:
-            for place, name, value in before:
-                if value is NOT_PROVIDED:
+    def _remember_instance(self) -> Callable[[], None]:
+        """Return what puts the instance back to where it is now."""
+        data, state = vars(self.instance), vars(self.instance._state)
+        assignments = self.bound.field.assignments
+        names = (*self.bound.names.columns, *[field.attname for field in self.updates.fields])
+        marks = (assignments.was, assignments.pending)
+        before = {name: data[name] for name in names if name in data}
+        marked = {name: state[name] for name in marks if name in state}
+        related = dict(self.instance._state.fields_cache) if self.updates.given else None
+
+        def restore() -> None:
+            for place, part, values in ((data, names, before), (state, marks, marked)):
+                for name in part:
                     place.pop(name, None)
-                else:
-                    place[name] = value
-            raise
+                place.update(values)
+            if related is not None:
+                state["fields_cache"] = related
 
-
-class _Written(Generic[M]):
-    """What one attempt writes, once it is known from where."""
-
-    def __init__(
-        self,
-        attempt: Transitioner[M],
-        shape: Any,
-        values: tuple[Any, ...],
-        extras: Mapping[str, Any],
-        left: dict[str, Any],
-        by_save: bool,
-        save: bool,
-    ) -> None:
-        self.attempt = attempt
-        self.shape = shape
-        self.values = values
-        self.extras = extras
-        self.left = left
-        self.by_save = by_save
-        self.save = save
-        self.record_id = uuid7()
-        self.from_status = ""
-
-    def move(self, from_status: str) -> Moved | None:
-        attempt = self.attempt
-        self.from_status = from_status
-        move = Move(
-            key=attempt._key,
-            from_status=from_status,
-            to_status=attempt.to_status,
-            record_id=self.record_id,
-            metadata=attempt.metadata,
-            sequence=attempt.expected if isinstance(attempt.expected, int) else None,
-            updates=self.values,
-            extras=tuple(self.extras.values()),
-        )
-        moved: Moved | None = attempt._guarded(lambda: attempt.dialect.move(attempt.connection, self.shape, move))
-        return moved
-
-    def conclude(self, moved: Moved) -> StateTransition[M]:
-        """Bring the instance up to the row, let others write and know, and return the record."""
-        attempt = self.attempt
-        bound, instance = attempt.bound, attempt.instance
-        transition = self._record(moved)
-        if not self.shape.records:
-            transition.insert(attempt.using)
-        vars(instance).update({bound.names.sequence: moved.sequence, bound.names.changed_at: moved.changed_at})
-        pending = None if self.shape.moves else Pending(attempt.to_status, moved.sequence, self.record_id)
-        bound.field.assignments.write(instance, attempt.to_status, pending)
-        if self.left:
-            self._write_left()
-        if pending is not None:
-            self._settle(pending) if self.by_save else self._watch(pending)
-        if post_transition.has_listeners(bound.model):
-            post_transition.send(**attempt._told(self.from_status), transition=transition)
-        if transition_committed.has_listeners(bound.model):
-            told = attempt._told(self.from_status)
-            transaction.on_commit(lambda: transition_committed.send(**told, transition=transition), using=attempt.using)
-        return transition
-
-    def _record(self, moved: Moved) -> StateTransition[M]:
-        attempt = self.attempt
-        return attempt.bound.load_record(
-            attempt.instance,
-            attempt.using,
-            adding=not self.shape.records,
-            values={
-                "id": self.record_id,
-                "instance_id": attempt._key,
-                "from_status": self.from_status,
-                "to_status": attempt.to_status,
-                "transitioned_at": moved.changed_at,
-                "metadata": loaded(attempt.metadata),
-                "sequence": moved.sequence,
-            },
-            record=attempt.record,
-        )
-
-    def _write_left(self) -> None:
-        """Let Django write what our statement could not carry, and read back what came of expressions."""
-        attempt = self.attempt
-        rows = type(attempt.instance)._base_manager.using(attempt.using).filter(pk=attempt.instance.pk)
-        rows.update(**self.left)
-        computed = [name for name, value in self.left.items() if is_expression(value)]
-        if computed:
-            attempt.instance.refresh_from_db(using=attempt.using, fields=computed)
-
-    def _settle(self, pending: Pending) -> None:
-        """Let the model's own save() and its receivers write the status."""
-        attempt = self.attempt
-        attempt.instance.save(update_fields=[attempt.bound.names.status, *attempt.updates.names])
-        if not pending.settled:
-            raise StateMachineError(
-                f"{row_label(attempt.instance)}: save() returned without saving, so the move to "
-                f"{attempt.to_status!r} was undone. Let save() of the model call super().save() with the update_fields "
-                "it is given."
-            )
-        attempt.bound.field.assignments.write(attempt.instance, attempt.to_status)
-
-    def _watch(self, pending: Pending) -> None:
-        """Say so if the transaction commits the record of a move that nobody saved."""
-        label = row_label(self.attempt.instance)
-
-        def complain_if_unsaved() -> None:
-            if not pending.settled:
-                logger.error(
-                    "%s: the move to %r was recorded with save=False and never saved, so the row is still in its old "
-                    "state and transition %d has no effect. Call save() in the same transaction as transition_to().",
-                    label,
-                    pending.status,
-                    pending.sequence,
-                )
-
-        transaction.on_commit(complain_if_unsaved, using=self.attempt.using)
+        return restore
 
 
 def runs_user_code(model: type[models.Model]) -> bool:
     """Say whether saving an instance runs anything but Django and us."""
-    return (
-        model.save is not models.Model.save
-        or inspect.unwrap(model.save_base) is not models.Model.save_base
-        or has_receivers(model)
-    )
+    save_base = getattr(model.save_base, "__wrapped__", model.save_base)
+    return model.save is not models.Model.save or save_base is not models.Model.save_base or has_receivers(model)
 
 
 def has_receivers(model: type[models.Model]) -> bool:
-    return pre_save.has_listeners(model) or post_save.has_listeners(model)
+    return is_heard(pre_save, model) or is_heard(post_save, model)
+
+
+def is_heard(signal: Signal, model: type[models.Model]) -> bool:
+    return bool(signal.receivers) and signal.has_listeners(model)

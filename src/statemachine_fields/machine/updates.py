@@ -17,10 +17,8 @@ def auto_now_fields(model: type[models.Model]) -> tuple[Any, ...]:
     return tuple(field for field in model._meta.concrete_fields if getattr(field, "auto_now", False))
 
 
-def read_update(model: type[models.Model], update: Mapping[str, Any] | None) -> dict[Any, Any]:
+def read_update(model: type[models.Model], update: Mapping[str, Any]) -> dict[Any, Any]:
     """Return the values of `update=` by field, or raise before anything is written."""
-    if not update:
-        return {}
     fields = {field.name: field for field in model._meta.concrete_fields}
     read = {}
     for name, value in update.items():
@@ -44,11 +42,13 @@ def is_expression(value: object) -> bool:
 class Updates:
     """The values to write, split by what can carry them: our own statement, or Django's afterwards."""
 
-    def __init__(self, owner: type[models.Model], instance: models.Model, given: Mapping[Any, Any]) -> None:
-        self.fields = tuple(given) + tuple(field for field in auto_now_fields(type(instance)) if field not in given)
+    def __init__(self, owner: type[models.Model], instance: models.Model, update: Mapping[str, Any] | None) -> None:
+        self.given = read_update(type(instance), update) if update else {}
+        self.fields = auto_now_fields(type(instance))
+        if self.given:
+            self.fields = (*self.given, *(field for field in self.fields if field not in self.given))
         self._owner = owner
         self._instance = instance
-        self._given = given
 
     @property
     def names(self) -> list[str]:
@@ -56,7 +56,7 @@ class Updates:
 
     def assign(self) -> None:
         """Put the given values on the instance, where `save()` and `pre_save()` find them."""
-        for field, value in self._given.items():
+        for field, value in self.given.items():
             setattr(self._instance, field.name, value)
 
     def split(self) -> tuple[dict[Any, Any], dict[str, Any]]:
