@@ -98,6 +98,18 @@ def test_committed_is_told_at_once_without_a_transaction_and_never_of_what_was_r
     assert told == ["DONE"]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_of_committed_cannot_undo_what_is_committed(connect, caplog):
+    def broken(**kwargs):
+        raise RuntimeError("too late")
+
+    row = Stamped.objects.create()
+    connect(transition_committed, broken)
+    row.states.transition_to("DONE")
+    assert (row.status, Stamped.objects.get().status) == ("DONE", "DONE")
+    assert "broken" in caplog.text
+
+
 def test_rejected_is_told_with_the_error(row, connect):
     told = []
     connect(transition_rejected, lambda **kwargs: told.append(kwargs))

@@ -6,10 +6,25 @@ import datetime
 import uuid
 from typing import Any, assert_type
 
+from django.contrib.auth.models import User
 from django.db import models
+from django.db.models import F
 
 from shop.models import Order, OrderStateTransition
-from statemachine_fields import BoundMachine, State, StateMachine, StateMachineAccessor, StateTransition
+from statemachine_fields import (
+    Blocker,
+    BoundMachine,
+    ConcurrentTransition,
+    State,
+    StateMachine,
+    StateMachineAccessor,
+    StateTransition,
+    Transition,
+    TransitionBlocked,
+    transition_context,
+)
+from statemachine_fields.machine.bulk import BulkResult, Refusal
+from statemachine_fields.machine.questions import Duration, Durations
 
 # Both faces of the descriptor keep the model's type.
 assert_type(Order.states, BoundMachine[Order])
@@ -34,6 +49,60 @@ assert_type(order.states.get_valid_transitions(), list[str])
 record = order.states.transition_to("PAID", metadata={"by": "card"}, save=True)
 assert_type(record, StateTransition[Order])
 
+# What a move takes, and what is asked before it.
+user = User()
+assert_type(order.states.blockers("PAID", user=user), list[Blocker])
+assert_type(order.states.can_transition_to("PAID", user), bool)
+assert_type(
+    order.states.transition_to(
+        "PAID",
+        {"by": "card"},
+        update={"customer": F("customer")},
+        record={"reason": "x"},
+        expected="PENDING",
+        user=user,
+    ),
+    StateTransition[Order],
+)
+assert_type(order.states.transition_to("PAID", expected=3), StateTransition[Order])
+assert_type(order.states.force_transition_to("PAID", reason="repair", update={"total": 0}), StateTransition[Order])
+assert_type(order.states.status_at(record.transitioned_at), str | None)
+with transition_context(actor=user, request_id="7f3a"):
+    pass
+
+
+def reasons(error: TransitionBlocked, lost: ConcurrentTransition) -> None:
+    assert_type(error.blockers, list[Blocker])
+    assert_type([(blocker.code, blocker.message) for blocker in error.blockers], list[tuple[str, str]])
+    assert_type(error.allowed, list[str])
+    assert_type((lost.expected, lost.status, lost.sequence), tuple[str | int | None, str | None, int | None])
+
+
+# Many rows, and questions about them.
+result = Order.states.bulk_transition(Order.objects.all(), "CANCELLED", metadata={"by": "cron"}, batch_size=500)
+assert_type(result, BulkResult)
+assert_type((result.moved, result.refused), tuple[int, int])
+assert_type(result.refusals, list[Refusal])
+assert_type((result.refusals[0].status, result.refusals[0].reason), tuple[str, str])
+assert_type(Order.states.in_state("PENDING", "PAID"), models.QuerySet[Order])
+assert_type(Order.states.as_of(record.transitioned_at), models.QuerySet[Order])
+assert_type(Order.states.stuck("PENDING", older_than=3600), models.QuerySet[Order])
+assert_type(Order.states.stuck("PENDING", older_than=datetime.timedelta(days=1)), models.QuerySet[Order])
+assert_type(Order.states.durations(since=record.transitioned_at, using="default"), Durations)
+assert_type(Order.states.durations().states, dict[str, Duration])
+assert_type(Order.states.durations().edges["PENDING", "PAID"].median, datetime.timedelta)
+
+
+async def twins() -> None:
+    assert_type(await order.states.atransition_to("PAID", update={"customer": "Ada"}), StateTransition[Order])
+    assert_type(await order.states.aforce_transition_to("PAID", reason="repair"), StateTransition[Order])
+    assert_type(await order.states.ablockers("PAID", user=user), list[Blocker])
+    assert_type(await order.states.acan_transition_to("PAID"), bool)
+    assert_type(await order.states.astatus_at(record.transitioned_at), str | None)
+    assert_type(await Order.states.abulk_transition(Order.objects.all(), "CANCELLED"), BulkResult)
+    assert_type(await Order.states.adurations(), Durations)
+
+
 # The audit row.
 assert_type(record.id, uuid.UUID)
 assert_type(record.instance, Order)
@@ -54,7 +123,22 @@ def first(records: models.QuerySet[StateTransition[Order]]) -> StateTransition[O
 
 # What a declaration takes.
 StateMachine(states=[("A", "a"), State("B", "b")], initial="A", transitions={"A": ["B"]})
+machine = StateMachine(
+    states=[("A", "a"), ("B", "b")],
+    initial="A",
+    transitions={"A": [Transition("B", label="Go", permission="shop.change_order")]},
+)
+StateMachine([("A", "a"), ("B", "b")], "A", {"A": [Transition("B", permission=lambda row, user: user.is_staff)]})
 StateMachine([("A", "a")], "A", {}, field="phase", history_on_delete=models.PROTECT, record_initial=True)
 assert_type(OrderStateTransition.objects.filter(to_status="PAID").first(), StateTransition[Order] | None)
 assert_type(OrderStateTransition.objects.filter(sequence__gt=3, metadata__by="x").count(), int)
 assert_type(order.states.history.filter(to_status="PAID", instance__pk=3).order_by("-sequence").exists(), bool)
+
+
+# A guard stays the method that it was.
+@machine.guard(to="B")
+def has_text(document: Order) -> bool | str:
+    return bool(document.customer) or "There is no text."
+
+
+assert_type(has_text(order), bool | str)

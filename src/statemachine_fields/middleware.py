@@ -48,9 +48,8 @@ class TransitionContextMiddleware:
 def facts_of(request: HttpRequest) -> dict[str, Any]:
     """Return what the metadata says of a request."""
 
-    def actor() -> Any:
-        user = getattr(request, "user", None)
-        return user if user is not None and user.is_authenticated else None
-
     request_id = request.headers.get(settings().REQUEST_ID_HEADER)
-    return {"actor": actor, "request_id": request_id[:LONGEST_REQUEST_ID] if request_id else None}
+    return {
+        "actor": lambda: getattr(request, "user", None),
+        "request_id": request_id[:LONGEST_REQUEST_ID] if request_id else None,
+    }

@@ -15,7 +15,8 @@ pre_transition = Signal()
 #: Further argument: `transition` (the audit row).
 post_transition = Signal()
 
-#: Sent after the transaction that moved the row has been committed; never for a move that was rolled back.
+#: Sent after the transaction that moved the row has been committed; never for a move that was rolled back. The move
+#: stands whatever a receiver does: errors are logged.
 #: Further argument: `transition` (the audit row).
 transition_committed = Signal()
 

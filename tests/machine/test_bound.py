@@ -173,6 +173,17 @@ class TestRecordInitial:
         assert len(inserts) == 3
         assert Kept.states.transition_model.objects.count() == 25
 
+    def test_of_any_kind_of_queryset(self):
+        Kept.objects.bulk_create([Kept() for _ in range(6)])
+        assert Kept.states.record_initial(Kept.objects.order_by("-pk")[:2]) == 2
+        assert Kept.states.record_initial(Kept.objects.distinct().reverse(), batch_size=3) == 4
+        assert Kept.states.transition_model.objects.count() == 6
+
+    def test_writes_to_where_the_router_says(self, django_assert_num_queries, settings):
+        Kept.objects.bulk_create([Kept()])
+        settings.DATABASE_ROUTERS = [type("Reader", (), {"db_for_read": lambda *_, **__: "nowhere"})()]
+        assert Kept.states.record_initial(Kept.objects.all()) == 1
+
     def test_of_a_filtered_queryset(self):
         Kept.objects.bulk_create([Kept(), Kept(status="DONE")])
         assert Kept.states.record_initial(Kept.objects.filter(status="DONE")) == 1

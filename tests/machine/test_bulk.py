@@ -131,8 +131,12 @@ class TestQuerysets:
         assert Stamped.objects.filter(status="DONE").count() == expected
 
     def test_of_another_model_are_refused(self):
-        with pytest.raises(TypeError, match=r"lab\.Stamped\.states moves rows of lab\.Stamped, got lab\.Audited"):
+        with pytest.raises(TypeError, match=r"lab\.Stamped\.states is a machine of lab\.Stamped, got lab\.Audited"):
             Stamped.states.bulk_transition(Audited.objects.all(), "DONE")
+
+    def test_of_values_are_refused(self):
+        with pytest.raises(TypeError, match="needs a queryset of rows"):
+            Stamped.states.bulk_transition(Stamped.objects.values("pk"), "DONE")
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_of_another_database_stay_there(self):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lab.models import Invoice
 from statemachine_fields.machine.diagram import FORMATS, draw
-from statemachine_fields.machine.graph import build_graph
+from statemachine_fields.machine.graph import Transition, build_graph
 
 DOOR = {
     "states": [("OPEN", "Open"), ("SHUT", "Shut"), ("SEALED", "Sealed for good")],
@@ -334,3 +334,12 @@ def test_markdown_has_three_cells_in_a_row_whatever_the_text(graph, title):
         assert row.count("|") == 4
         assert not re.search(r"[<>\\]", row)
         assert row.count("`") % 2 == 0
+
+
+def test_labels_of_moves_stand_beside_their_arrows():
+    states = [("A", "Aa"), ("B", "Bb")]
+    graph = build_graph(states, "A", {"A": [Transition("B", label="say: #1")], "B": ["A"]}, 50)
+    assert "    A --> B: say#58; #35;1\n" in draw(graph)
+    assert "    B --> A\n" in draw(graph)
+    assert '    A -> B [label="say: #1", fontname="sans-serif", fontsize=10];' in draw(graph, "dot")
+    assert "    B -> A;" in draw(graph, "dot")

@@ -5,13 +5,21 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import AnonymousUser, Permission
 from django.db import models, transaction
 from django.test.utils import isolate_apps
 from django.utils import translation
+from django.utils.functional import SimpleLazyObject
 
 from lab.models import Document, Memo
-from statemachine_fields import Blocker, InvalidStateTransition, StateMachine, Transition, TransitionBlocked
+from statemachine_fields import (
+    Blocker,
+    InvalidStateTransition,
+    StateMachine,
+    Transition,
+    TransitionBlocked,
+    transition_context,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -84,6 +92,14 @@ class TestPermissions:
 
     def test_moves_without_one_are_free(self, bob):
         assert Document().states.can_transition_to("WITHDRAWN", user=bob) is True
+
+    def test_an_anonymous_user_is_judged_and_leaves_no_trace(self):
+        document = Document.objects.create(words=3)
+        with pytest.raises(TransitionBlocked):
+            document.states.transition_to("REVIEW", user=AnonymousUser())
+        lazy = SimpleLazyObject(AnonymousUser)
+        with transition_context(actor=lazy):
+            assert document.states.transition_to("WITHDRAWN", user=lazy).metadata == {}
 
     def test_transition_to_enforces_them_and_records_the_user(self, ada, bob):
         document = Document.objects.create(words=3)

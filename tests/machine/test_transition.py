@@ -15,7 +15,7 @@ from django.db.models.signals import post_save, pre_save
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from lab.models import Audited, Car, Hooked, Invoice, Kept, Lazy, Parcel, Reasoned, Stamped, Ticket
+from lab.models import Audited, Car, Derived, Hooked, Invoice, Kept, Lazy, Parcel, Reasoned, Stamped, Ticket
 from statemachine_fields import InvalidStateTransition, RowMissing, StateMachineError, UnknownState
 
 pytestmark = pytest.mark.django_db
@@ -373,6 +373,15 @@ class TestModelsWithCodeOfTheirOwn:
             row.states.transition_to("DONE")
         assert (stored(row), row.status, row.states.history.count()) == ("NEW", "NEW", 0)
 
+    def test_generated_columns_are_as_save_leaves_them(self):
+        row, twin = Derived.objects.create(), Derived.objects.create()
+        row.states.transition_to("DONE")
+        with transaction.atomic():
+            twin.states.transition_to("DONE", save=False)
+            twin.save(update_fields=["status"])
+        assert vars(row).get("is_open") == vars(twin).get("is_open")
+        assert set(Derived.objects.values_list("status", "is_open")) == {("DONE", 0)}
+
     def test_receivers_see_the_new_status_and_the_fields_being_written(self, receivers):
         seen = []
 
@@ -409,7 +418,7 @@ class TestShortAndLongWay:
         yield
         post_save.disconnect(receiver, sender=Stamped)
 
-    def outcome(self, **options) -> dict[str, object]:
+    def outcome(self, **options):
         """Move a row, and return what it and its record look like, in memory and stored."""
         row = Stamped.objects.create(name="a")
         row.name = "unsaved"

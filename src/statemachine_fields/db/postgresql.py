@@ -80,7 +80,8 @@ class PostgreSQL:
         if text is None:
             text = self._texts[shape] = _move_text(shape, connection.ops.quote_name)
         status = (move.to_status,) if shape.moves else ()
-        compared = (prepared.key(move.key), move.from_status, *((move.sequence,) if shape.compares_sequence else ()))
+        key = prepared.key(shape.table.key_field.get_db_prep_value(move.key, connection))
+        compared = (key, move.from_status, *((move.sequence,) if shape.compares_sequence else ()))
         record = (move.record_id, move.from_status, move.to_status, move.metadata, *move.extras)
         row = self._fetch(connection, text, (*status, *move.updates, *compared, *(record if shape.records else ())))
         return None if row is None else Moved(row[0], EPOCH + row[1] * MICROSECOND)
@@ -98,7 +99,8 @@ class PostgreSQL:
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
         quote = connection.ops.quote_name
         names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence")}
-        row = self._fetch(connection, LOCK.format(**names), (prepared.key(key),))
+        key = prepared.key(table.key_field.get_db_prep_value(key, connection))
+        row = self._fetch(connection, LOCK.format(**names), (key,))
         return None if row is None else Row(*row)
 
     def is_conflict(self, error: Exception) -> bool:

@@ -169,13 +169,35 @@ class StateMachineAccessor(Generic[M]):
         """As `blockers()`, without blocking the event loop."""
         return await sync_to_async(self.blockers)(state, user)
 
-    async def atransition_to(self, new_status: str, *args: Any, **kwargs: Any) -> StateTransition[M]:
+    async def atransition_to(
+        self,
+        new_status: str,
+        metadata: Mapping[str, Any] | None = None,
+        save: bool = True,
+        *,
+        update: Mapping[str, Any] | None = None,
+        record: Mapping[str, Any] | None = None,
+        expected: str | int | None = None,
+        user: Any = None,
+    ) -> StateTransition[M]:
         """As `transition_to()`, without blocking the event loop."""
-        return await sync_to_async(self.transition_to)(new_status, *args, **kwargs)
+        return await sync_to_async(self.transition_to)(
+            new_status, metadata, save, update=update, record=record, expected=expected, user=user
+        )
 
-    async def aforce_transition_to(self, new_status: str, **kwargs: Any) -> StateTransition[M]:
+    async def aforce_transition_to(
+        self,
+        new_status: str,
+        *,
+        reason: str,
+        metadata: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> StateTransition[M]:
         """As `force_transition_to()`, without blocking the event loop."""
-        return await sync_to_async(self.force_transition_to)(new_status, **kwargs)
+        return await sync_to_async(self.force_transition_to)(
+            new_status, reason=reason, metadata=metadata, update=update, record=record
+        )
 
     # Templates must not call these.
     transition_to.alters_data = True  # type: ignore[attr-defined]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections, models, transaction
+from django.db import models
 
-from statemachine_fields.db.columns import Settle, Written
+from statemachine_fields.db.columns import Settle
 from statemachine_fields.db.dialect import Shape, Table
 from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import Pending, StatusField, row_label
 from statemachine_fields.machine.guards import collect_guards
+from statemachine_fields.machine.initial import InitialRecorder
 from statemachine_fields.machine.questions import Questions
 
 if TYPE_CHECKING:
@@ -190,44 +191,34 @@ class BoundMachine(Questions[M]):
         """Move every row of the queryset that may move, record each, and return how many did and which did not.
 
         Set-based: a constant number of statements for each batch, one transaction each, so an error keeps the batches
-        before it. Rows are locked in key order and judged by what they then hold. Guards, receivers and a `save()` of
-        the model's own make it go row by row. Written are the machine's columns and `auto_now` fields.
+        before it. Rows are locked in key order and judged by what they then hold. Guards, receivers, a `save()` of the
+        model's own, a `transition_base` and `auto_now` fields in a multi-table child's table make it go row by row.
+        Written are the machine's columns and `auto_now` fields.
         """
         return BulkTransitioner(self, queryset, to_status, metadata, batch_size).run()
 
-    async def abulk_transition(self, queryset: models.QuerySet[Any], to_status: str, **kwargs: Any) -> BulkResult:
+    async def abulk_transition(
+        self,
+        queryset: models.QuerySet[Any],
+        to_status: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 2000,
+    ) -> BulkResult:
         """As `bulk_transition()`, without blocking the event loop."""
-        return await sync_to_async(self.bulk_transition)(queryset, to_status, **kwargs)
+        return await sync_to_async(self.bulk_transition)(queryset, to_status, metadata, batch_size=batch_size)
 
-    def record_initial(self, queryset: models.QuerySet[M], *, batch_size: int = 1000) -> int:
+    def record_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
         """Give each row that has no history its first record, and return how many got one.
 
         For rows that no `save()` inserted: those of `bulk_create()`, and those that were there before the machine was.
         Rows that have moved or been recorded are left alone, so it can be repeated. One transaction for each batch.
         """
-        using = queryset.db
-        todo = queryset.filter(**{self.names.sequence: 0}).order_by("pk")
-        recorded, last = 0, None
-        while batch := list(
-            (todo if last is None else todo.filter(pk__gt=last)).values_list("pk", flat=True)[:batch_size]
-        ):
-            recorded += self._record_batch(batch, using)
-            last = batch[-1]
-        return recorded
+        return InitialRecorder(self, queryset, batch_size).run()
 
-    def _record_batch(self, keys: Sequence[Any], using: str) -> int:
-        features = connections[using].features
-        with transaction.atomic(using=using):
-            rows = self.model._base_manager.using(using).filter(pk__in=keys, **{self.names.sequence: 0})
-            if features.has_select_for_update:
-                locked = rows.order_by("pk").select_for_update(no_key=features.has_select_for_no_key_update)
-            else:
-                rows.update(**{self.names.sequence: Written(0)})  # a write is the only lock there is
-                locked = rows.order_by("pk")
-            instances = list(locked)
-            rows.update(**{self.names.sequence: Written(1)})
-            self.record_first(instances, using)
-            return len(instances)
+    async def arecord_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
+        """As `record_initial()`, without blocking the event loop."""
+        return await sync_to_async(self.record_initial)(queryset, batch_size=batch_size)
 
     def build_record(self, **values: Any) -> StateTransition[M]:
         """Return a new audit row, not yet written."""
@@ -246,15 +237,9 @@ class BoundMachine(Questions[M]):
         vars(instance).update(columns)
         self.field.assignments.forget(instance)
 
-    def record_first(self, instances: Iterable[models.Model], using: str) -> None:
-        """Write transition number 1 of rows whose counter says that they have it."""
+    def record_first(self, rows: Iterable[tuple[Any, str, Any]], using: str) -> None:
+        """Write transition number 1 of rows whose counter says that they have it, from their key, status and time."""
         self.transition_model._base_manager.using(using).bulk_create(
-            self.build_record(
-                instance_id=self.key_of(instance),
-                from_status="",
-                to_status=getattr(instance, self.names.status),
-                transitioned_at=getattr(instance, self.names.changed_at),
-                sequence=1,
-            )
-            for instance in instances
+            self.build_record(instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=1)
+            for key, status, changed_at in rows
         )

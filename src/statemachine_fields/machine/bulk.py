@@ -6,17 +6,18 @@ which is as correct and slower.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.core.exceptions import EmptyResultSet
-from django.db import connections, models, router, transaction
+from django.db import models, transaction
 
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.columns import Raised, Written
 from statemachine_fields.db.dialect import BulkMove, dialect_for
 from statemachine_fields.exceptions import InvalidStateTransition, RowMissing, UnknownState
+from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.context import with_context
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
 
 M = TypeVar("M", bound=models.Model)
-
-#: SQLite and MariaDB get the keys of a batch as parameters, of which they take so many.
-LARGEST_KEY_LIST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,44 +64,32 @@ class BulkTransitioner(Generic[M]):
         metadata: Mapping[str, Any] | None,
         batch_size: int,
     ) -> None:
-        if not issubclass(queryset.model, bound.model):
-            raise TypeError(f"{bound} moves rows of {bound.model._meta.label}, got {queryset.model._meta.label}.")
         if to_status not in bound.graph:
             raise UnknownState(str(bound), to_status, list(bound.graph.states))
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        self.batches = Batches(bound, queryset, batch_size)
         self.bound = bound
-        self.model = queryset.model
+        self.model: type[models.Model] = queryset.model
         self.to_status = plain(to_status)
         self.given = metadata
         read_metadata(metadata)
         self.metadata = read_metadata(with_context(metadata or {}))
-        self.batch_size = batch_size
-        self.queryset = queryset
-        self.using = _database_of(queryset)
-        self.connection = connections[self.using]
+        self.using = self.batches.using
+        self.connection = self.batches.connection
         self.dialect = dialect_for(self.connection)
         self.sources = [state for state in bound.graph.edges if bound.graph.allows(state, self.to_status)]
         self.result = BulkResult()
 
     def run(self) -> BulkResult:
         if self._must_go_one_by_one():
-            move = self._move_singly
+            self.batches.run(self._move_singly, as_owners=False)
+        elif self.dialect.is_one_statement:
+            self.batches.run(self._move_in_one_statement)
         else:
-            move = self._move_in_one_statement if self.dialect.is_one_statement else self._move_in_a_transaction
-            if not self.dialect.is_one_statement:  # one INSERT takes the batch, with all its parameters
-                columns = len(self.bound.transition_model._meta.concrete_fields)
-                most = (self.connection.features.max_query_params or LARGEST_KEY_LIST * columns) // columns
-                self.batch_size = min(self.batch_size, LARGEST_KEY_LIST, most)
-        for rows in self._windows():
-            rows = rows.order_by("pk")  # noqa: PLW2901
-            rows.query.standard_ordering = True  # reverse() would turn it round
-            last = None
-            while True:
-                batch = rows if last is None else rows.filter(pk__gt=last)
-                seen, last = move(batch[: self.batch_size])
-                if seen < self.batch_size:
-                    break
+            # One INSERT takes the batch, with all its parameters.
+            columns = len(self.bound.transition_model._meta.concrete_fields)
+            most = (self.connection.features.max_query_params or LARGEST_KEY_LIST * columns) // columns
+            self.batches.batch_size = min(self.batches.batch_size, LARGEST_KEY_LIST, most)
+            self.batches.run(self._move_in_a_transaction)
         return self.result
 
     def _must_go_one_by_one(self) -> bool:
@@ -117,48 +103,25 @@ class BulkTransitioner(Generic[M]):
             or bool(self.bound.machine.transition_base)
         )
 
-    def _windows(self) -> Iterator[models.QuerySet[Any]]:
-        """Yield querysets of the machine's own model that can be filtered, ordered and locked, and cover the rows."""
-        query = self.queryset.query
-        if query.is_sliced:  # its keys are read once: moving a row may change which rows the slice holds
-            keys = list(self.queryset.values_list("pk", flat=True))
-            step = LARGEST_KEY_LIST
-            for start in range(0, len(keys), step):
-                yield self._owners(self.model._base_manager.using(self.using).filter(pk__in=keys[start : start + step]))
-        elif query.distinct or query.group_by is not None or query.combinator:
-            yield self._base.filter(pk__in=self.queryset.order_by().values(self.bound.model._meta.pk.name))
-        else:
-            yield self._owners(self.queryset.using(self.using))
-
-    @property
-    def _base(self) -> models.QuerySet[M]:
-        return self.bound.model._base_manager.using(self.using)
-
-    def _owners(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
-        """Turn rows of a multi-table child into those of the parent that has the columns."""
-        if self.model._meta.concrete_model is self.bound.model or self._must_go_one_by_one():
-            return rows.select_related(None)
-        return self._base.filter(pk__in=rows.order_by().values(self.bound.model._meta.pk.name))
-
-    def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> tuple[int, Any]:
+    def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> Done:
         shape = self.bound.shape(moves=True, records=True, compares_sequence=False, updates=self._auto_now_columns)
         try:
             sql, params = rows.values_list("pk", self.bound.names.status).query.get_compiler(self.using).as_sql()
         except EmptyResultSet:  # as of none()
-            return 0, None
+            return Done(0, None)
         move = BulkMove(self.to_status, self.sources, uuid7(), self.metadata, self._auto_now_values())
         done = self.dialect.bulk_move(self.connection, shape, move, sql, params)
         self.result.moved += done.moved
         to_python = self.bound.model._meta.pk.to_python
         self._refuse((to_python(key), status) for key, status in done.refused)
-        return done.seen, done.last
+        return Done(done.seen, to_python(done.last))
 
-    def _move_in_a_transaction(self, rows: models.QuerySet[Any]) -> tuple[int, Any]:
+    def _move_in_a_transaction(self, rows: models.QuerySet[Any]) -> Done:
         names = self.bound.names
         with transaction.atomic(using=self.using, savepoint=False):
-            found = self._locked(rows)
+            found = list(self.batches.locked(rows).values_list("pk", names.status))
             going = {key: status for key, status in found if status in self.sources}
-            moving = self._base.filter(pk__in=list(going))
+            moving = self.batches.owners.filter(pk__in=list(going))
             if going:
                 changes: dict[str, Any] = {
                     names.status: Written(self.to_status),
@@ -170,14 +133,7 @@ class BulkTransitioner(Generic[M]):
                 self._record(going, list(moved))
         self.result.moved += len(going)
         self._refuse((key, status) for key, status in found if key not in going)
-        return len(found), found[-1][0] if found else None
-
-    def _locked(self, rows: models.QuerySet[Any]) -> list[tuple[Any, str]]:
-        if self.connection.features.has_select_for_update:
-            rows = rows.select_for_update()
-        else:  # a write is the only lock there is, and it must come before the read
-            self._base.filter(pk__in=[]).update(**{self.bound.names.sequence: Written(0)})
-        return list(rows.values_list("pk", self.bound.names.status))
+        return Done(len(found), found[-1][0] if found else None)
 
     def _record(self, going: Mapping[Any, str], moved: Sequence[tuple[Any, int, Any]]) -> None:
         self.bound.transition_model._base_manager.using(self.using).bulk_create(
@@ -192,7 +148,7 @@ class BulkTransitioner(Generic[M]):
             for key, sequence, changed_at in moved
         )
 
-    def _move_singly(self, rows: models.QuerySet[Any]) -> tuple[int, Any]:
+    def _move_singly(self, rows: models.QuerySet[Any]) -> Done:
         with transaction.atomic(using=self.using):
             instances = list(rows)
             for instance in instances:
@@ -206,7 +162,7 @@ class BulkTransitioner(Generic[M]):
                     continue
                 else:
                     self.result.moved += 1
-        return len(instances), instances[-1].pk if instances else None
+        return Done(len(instances), instances[-1].pk if instances else None)
 
     def _refuse(self, rows: Any) -> None:
         reasons = {state: self._no_move_from(state) for state in self.bound.graph.states}
@@ -228,8 +184,3 @@ class BulkTransitioner(Generic[M]):
     def _auto_now_values(self) -> tuple[Any, ...]:
         draft = self.model()
         return tuple(field.pre_save(draft, False) for field in auto_now_fields(self.model))
-
-
-def _database_of(queryset: Any) -> str:
-    """Return where the rows are to be written: where the queryset was told to look, or what the router says."""
-    return queryset._db or router.db_for_write(queryset.model, **queryset._hints)

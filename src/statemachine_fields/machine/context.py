@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -18,8 +18,8 @@ _context: ContextVar[Mapping[str, Any]] = ContextVar("statemachine_fields_contex
 def transition_context(**facts: Any) -> Iterator[None]:
     """Add facts to the metadata of each transition made inside the block, in this thread or task.
 
-    A model instance is recorded as its label, key and text; a callable is called when a transition is made; None is left
-    out. Blocks nest, the inner one wins, and what a call passes as `metadata` wins over all.
+    A model instance is recorded as its label, key and text; a callable is called when a transition is made; None and
+    an anonymous user are left out. Blocks nest, the inner one wins, and what a call passes as `metadata` wins over all.
     """
     token = _context.set({**_context.get(), **facts})
     try:
@@ -39,8 +39,10 @@ def with_context(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def described(value: Any) -> Any:
     """Return a fact as JSON can keep it."""
-    if isinstance(value, Callable) and not isinstance(value, LazyObject | models.Model):  # type: ignore[arg-type]
+    if callable(value) and not isinstance(value, LazyObject | models.Model):
         value = value()
+    if getattr(value, "is_anonymous", False) is True:
+        return None
     if isinstance(value, models.Model | LazyObject) and hasattr(value, "_meta"):
         return {"model": value._meta.label, "pk": value.pk, "text": str(value)}
     return value

@@ -59,7 +59,8 @@ def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
     yield f"    [*] --> {ids[graph.initial]}"
     for source in graph.states:
         for target in graph.targets(source):
-            yield f"    {ids[source]} --> {ids[target]}"
+            label = _move_label(graph, source, target)
+            yield f"    {ids[source]} --> {ids[target]}" + (f": {_escape(label, '#')}" if label else "")
         if graph.is_terminal(source):
             yield f"    {ids[source]} --> [*]"
 
@@ -77,7 +78,9 @@ def _dot(graph: StateGraph, title: str) -> Iterable[str]:
     yield f"    _start -> {ids[graph.initial]};"
     for source in graph.states:
         for target in graph.targets(source):
-            yield f"    {ids[source]} -> {ids[target]};"
+            label = _move_label(graph, source, target)
+            text = f' [label={_quoted(label)}, fontname="sans-serif", fontsize=10]' if label else ""
+            yield f"    {ids[source]} -> {ids[target]}{text};"
     yield "}"
 
 
@@ -111,6 +114,10 @@ def _labels(graph: StateGraph) -> dict[str, str]:
     labels = {value: _label(state) for value, state in graph.states.items()}
     count = Counter(labels.values())
     return {value: label if count[label] == 1 else f"{label} ({_visible(value)})" for value, label in labels.items()}
+
+
+def _move_label(graph: StateGraph, source: str, target: str) -> str:
+    return _one_line(str(graph.transition(source, target).label))
 
 
 def _label(state: State) -> str:

@@ -80,7 +80,7 @@ def _hook_save(model: type[models.Model]) -> None:
                     if may_exist:
                         bound.meet_existing_row(self, using)
                 elif bound.machine.record_initial:
-                    bound.record_first([self], using)
+                    bound.record_first([_first_state(self, bound)], using)
         return None
 
     save_base.alters_data = True  # type: ignore[attr-defined]
@@ -109,6 +109,11 @@ def _hook_raw_save(model: type[models.Model]) -> None:
             vars(self).update(values)
 
     setattr(model, "_save_table", _save_table)  # noqa: B010
+
+
+def _first_state(instance: models.Model, bound: BoundMachine[Any]) -> tuple[Any, str, Any]:
+    changed_at = getattr(instance, bound.names.changed_at)
+    return bound.key_of(instance), getattr(instance, bound.names.status), changed_at
 
 
 def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[BoundMachine[Any]]:

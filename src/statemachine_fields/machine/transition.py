@@ -32,7 +32,7 @@ from statemachine_fields.machine.fields import Pending, row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.metadata import loaded, read_metadata
-from statemachine_fields.machine.updates import Updates, is_expression
+from statemachine_fields.machine.updates import Updates, has_generated_fields, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Transitioner(Generic[M]):
     def _read_metadata(self, metadata: Mapping[str, Any] | None) -> str:
         given = read_metadata(metadata)  # complains of what the caller passed, before of what surrounds it
         facts = metadata or {}
-        if self.user is not None and "actor" not in facts:
-            facts = {"actor": described(self.user), **facts}
+        if self.user is not None and "actor" not in facts and (actor := described(self.user)) is not None:
+            facts = {"actor": actor, **facts}
         merged = with_context(facts)
         return given if merged is metadata or not merged else read_metadata(merged)
 
@@ -254,7 +254,9 @@ class Transitioner(Generic[M]):
             post_transition.send(**self._told(self.from_status), transition=transition)
         if is_heard(transition_committed, bound.model):
             told = self._told(self.from_status)
-            transaction.on_commit(lambda: transition_committed.send(**told, transition=transition), using=self.using)
+            transaction.on_commit(
+                lambda: transition_committed.send_robust(**told, transition=transition), using=self.using
+            )
         return transition
 
     def _load_record(self, moved: Moved) -> StateTransition[M]:
@@ -337,9 +339,14 @@ class Transitioner(Generic[M]):
 
 
 def runs_user_code(model: type[models.Model]) -> bool:
-    """Say whether saving an instance runs anything but Django and us."""
+    """Say whether saving an instance does anything that our own statement would not."""
     save_base = getattr(model.save_base, "__wrapped__", model.save_base)
-    return model.save is not models.Model.save or save_base is not models.Model.save_base or has_receivers(model)
+    return (
+        model.save is not models.Model.save
+        or save_base is not models.Model.save_base
+        or has_generated_fields(model)  # which Django may read back
+        or has_receivers(model)
+    )
 
 
 def has_receivers(model: type[models.Model]) -> bool:

@@ -17,6 +17,11 @@ def auto_now_fields(model: type[models.Model]) -> tuple[Any, ...]:
     return tuple(field for field in model._meta.concrete_fields if getattr(field, "auto_now", False))
 
 
+@cache
+def has_generated_fields(model: type[models.Model]) -> bool:
+    return any(field.generated for field in model._meta.concrete_fields)
+
+
 def read_update(model: type[models.Model], update: Mapping[str, Any]) -> dict[Any, Any]:
     """Return the values of `update=` by field, or raise before anything is written."""
     fields = {field.name: field for field in model._meta.concrete_fields}

@@ -3,13 +3,14 @@
 from lab.models.around import Document, Memo
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
 from lab.models.options import Kept, Logged, Protected, Reasoned, Unindexed
-from lab.models.saving import Audited, Hooked, Lazy, Stamped
+from lab.models.saving import Audited, Derived, Hooked, Lazy, Stamped
 from lab.models.states import Invoice, Parcel, Project, Ticket
 
 __all__ = [
     "Audited",
     "Bolt",
     "Car",
+    "Derived",
     "Document",
     "Door",
     "Gate",

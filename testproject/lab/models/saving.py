@@ -54,3 +54,14 @@ class Audited(models.Model):
 
     name = models.CharField(max_length=20, default="")
     states = StateMachine(**FLOW)
+
+
+class Derived(models.Model):
+    """A column that the database computes from the status."""
+
+    states = StateMachine(**FLOW)
+    is_open = models.GeneratedField(
+        expression=models.Case(models.When(status="NEW", then=1), default=0),
+        output_field=models.IntegerField(),
+        db_persist=True,
+    )

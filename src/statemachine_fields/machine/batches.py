@@ -1,0 +1,95 @@
+"""A queryset cut into batches in key order, whatever kind of queryset it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import connections, models, router
+
+from statemachine_fields.db.columns import Written
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+
+#: How many keys one statement is given as parameters.
+LARGEST_KEY_LIST = 500
+
+
+class Done(NamedTuple):
+    """How many rows a batch had, and the last one's key: where the next begins."""
+
+    seen: int
+    last: Any
+
+
+class Batches:
+    """The rows of a queryset, as rows of the machine's own model or of the queryset's."""
+
+    def __init__(self, bound: BoundMachine[Any], queryset: models.QuerySet[Any], batch_size: int) -> None:
+        if not issubclass(queryset.model, bound.model):
+            raise TypeError(f"{bound} is a machine of {bound.model._meta.label}, got {queryset.model._meta.label}.")
+        if getattr(queryset, "_fields", None) is not None:
+            raise TypeError(f"{bound} needs a queryset of rows, got one of values(). Leave values() out.")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        self.bound = bound
+        self.model: type[models.Model] = queryset.model
+        self.queryset = queryset
+        self.batch_size = batch_size
+        self.using = _database_of(queryset)
+        self.connection = connections[self.using]
+
+    @property
+    def owners(self) -> models.QuerySet[Any]:
+        """All rows of the model that has the machine's columns."""
+        rows: models.QuerySet[Any] = self.bound.model._base_manager.using(self.using)
+        return rows
+
+    def run(self, work: Callable[[models.QuerySet[Any]], Done], *, as_owners: bool = True) -> None:
+        """Hand batch after batch to the work, each ordered and cut to size."""
+        for window in self._windows(as_owners):
+            rows = window.order_by("pk")
+            rows.query.standard_ordering = True  # reverse() would turn it round
+            done = work(rows[: self.batch_size])
+            while done.seen == self.batch_size:
+                done = work(rows.filter(pk__gt=done.last)[: self.batch_size])
+
+    def locked(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        """Return the rows so that reading them locks them. Within a transaction only."""
+        features = self.connection.features
+        if features.has_select_for_update:
+            return rows.select_for_update(no_key=features.has_select_for_no_key_update)
+        # A write is the only lock there is, and it must come before the read.
+        self.owners.filter(pk=None).update(**{self.bound.names.sequence: Written(0)})
+        return rows
+
+    def _windows(self, as_owners: bool) -> Iterator[models.QuerySet[Any]]:
+        """Yield querysets that can be filtered, ordered and locked, and together cover the rows."""
+        query = self.queryset.query
+        if query.is_sliced:  # its keys are read once: moving a row may change which rows the slice holds
+            keys = list(self.queryset.values_list("pk", flat=True))
+            for start in range(0, len(keys), LARGEST_KEY_LIST):
+                part = self.model._base_manager.using(self.using).filter(pk__in=keys[start : start + LARGEST_KEY_LIST])
+                yield self._as_owners(part) if as_owners else part
+        elif query.distinct or query.group_by is not None or query.combinator:
+            base = self.owners if as_owners else self.model._base_manager.using(self.using)
+            yield base.filter(pk__in=self.queryset.order_by().values(self._key if as_owners else "pk"))
+        else:
+            rows = self.queryset.using(self.using).select_related(None)
+            yield self._as_owners(rows) if as_owners else rows
+
+    def _as_owners(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        """Turn rows of a multi-table child into those of the parent that has the columns."""
+        if self.model._meta.concrete_model is self.bound.model:
+            return rows
+        return self.owners.filter(pk__in=rows.order_by().values(self._key))
+
+    @property
+    def _key(self) -> str:
+        return str(self.bound.model._meta.pk.name)
+
+
+def _database_of(queryset: Any) -> str:
+    """Return where the rows are to be written: where the queryset was told to look, or what the router says."""
+    return queryset._db or router.db_for_write(queryset.model, **queryset._hints)
