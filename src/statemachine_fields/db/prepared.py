@@ -74,9 +74,8 @@ def fetch_one(connection: Any, text: str, params: tuple[Any, ...]) -> Any:
             driver.prepare_threshold = NEVER_BY_ITSELF
     setattr(connection, SLOT, None)
     try:
-        cursor = connection._prepare_cursor(kept)
-        cursor.execute(text, params)
-        return cursor.fetchone()
+        connection._prepare_cursor(kept).execute(text, params)
+        return kept.fetchone()  # it has the row already; Django's wrapper would build a function to fetch it with
     finally:
         if getattr(connection, SLOT, None) is None:
             setattr(connection, SLOT, kept)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import models
+from django.db.models.base import ModelState
 
 from statemachine_fields.db.columns import Settle
 from statemachine_fields.db.dialect import Shape, Table
@@ -17,6 +18,7 @@ from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import Pending, StatusField, row_label
 from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.initial import InitialRecorder
+from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.questions import Questions
 
 if TYPE_CHECKING:
@@ -168,17 +170,16 @@ class BoundMachine(Questions[M]):
         self, instance: M, using: str, values: dict[str, Any], record: Mapping[str, Any], *, adding: bool
     ) -> StateTransition[M]:
         """Return an audit row as if read from the database, or as it is to be inserted."""
-        if adding or self._extra_fields:
+        model = self.transition_model
+        if adding or self._extra_fields or not is_made_plainly(model):
             made = self.build_record(**values, **record)
-            made._state.adding, made._state.db = adding, using
-        else:
-            made = self.transition_model.from_db(using, self._record_columns, [values[n] for n in self._record_columns])
-        made._state.fields_cache["instance"] = instance
+        else:  # what __init__() would do, were it not asked so often
+            made = model.__new__(model)
+            vars(made).update(values, _state=ModelState())
+        state = made._state
+        state.adding, state.db = adding, using
+        state.fields_cache["instance"] = instance
         return made
-
-    @cached_property
-    def _record_columns(self) -> list[str]:
-        return [field.attname for field in self.transition_model._meta.concrete_fields]
 
     def bulk_transition(
         self,

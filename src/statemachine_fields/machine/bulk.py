@@ -21,8 +21,8 @@ from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.context import with_context
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.machine.listeners import has_receivers, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
-from statemachine_fields.machine.transition import has_receivers, runs_user_code
 from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 

@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import OperationalError, connections, models, router, transaction
-from django.db.models.signals import post_save, pre_save
 from django.db.transaction import TransactionManagementError
-from django.dispatch import Signal
 
 from statemachine_fields.db.dialect import Move, Moved, Row, Shape, dialect_for
 from statemachine_fields.exceptions import (
@@ -31,8 +29,9 @@ from statemachine_fields.machine.context import described, with_context
 from statemachine_fields.machine.fields import Pending, row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
-from statemachine_fields.machine.updates import Updates, has_generated_fields, is_expression
+from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
 if TYPE_CHECKING:
@@ -336,22 +335,3 @@ class Transitioner(Generic[M]):
                 state["fields_cache"] = related
 
         return restore
-
-
-def runs_user_code(model: type[models.Model]) -> bool:
-    """Say whether saving an instance does anything that our own statement would not."""
-    save_base = getattr(model.save_base, "__wrapped__", model.save_base)
-    return (
-        model.save is not models.Model.save
-        or save_base is not models.Model.save_base
-        or has_generated_fields(model)  # which Django may read back
-        or has_receivers(model)
-    )
-
-
-def has_receivers(model: type[models.Model]) -> bool:
-    return is_heard(pre_save, model) or is_heard(post_save, model)
-
-
-def is_heard(signal: Signal, model: type[models.Model]) -> bool:
-    return bool(signal.receivers) and signal.has_listeners(model)
