@@ -187,7 +187,7 @@ class BoundMachine(Questions[M]):
         to_status: str,
         metadata: Mapping[str, Any] | None = None,
         *,
-        batch_size: int = 2000,
+        batch_size: int = 5000,
     ) -> BulkResult:
         """Move every row of the queryset that may move, record each, and return how many did and which did not.
 
@@ -204,7 +204,7 @@ class BoundMachine(Questions[M]):
         to_status: str,
         metadata: Mapping[str, Any] | None = None,
         *,
-        batch_size: int = 2000,
+        batch_size: int = 5000,
     ) -> BulkResult:
         """As `bulk_transition()`, without blocking the event loop."""
         return await sync_to_async(self.bulk_transition)(queryset, to_status, metadata, batch_size=batch_size)

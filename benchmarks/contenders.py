@@ -1,0 +1,218 @@
+"""What is measured. Each contender gives a function, and the table it moves orders in.
+
+A fresh process runs one contender and nothing else, so no contender can warm up, or slow down, another.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+#: OPTIONS with which psycopg prepares whatever goes over Django's connection.
+PREPARED = '{"server_side_binding": true, "prepare_threshold": 0}'
+
+#: PREPARE of the contender "ours, not prepared".
+NOT_PREPARED = "false"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work: its name in the report, the model it moves, and where its audit rows go."""
+
+    name: str
+    model: str
+    audit_table: str
+    #: Returns what does the work, once Django is set up.
+    build: Callable[[], Callable[[Any], Any]]
+    #: Whether it is given keys rather than instances.
+    takes_keys: bool = False
+    prepare: str = '"auto"'
+    #: OPTIONS of its database, as JSON.
+    options: str = "{}"
+
+    @property
+    def table(self) -> str:
+        return f"orders_{self.model.lower()}"
+
+
+# The statement that ours sends, with the same columns, the same casts and the same result.
+MOVE_BY_HAND = """
+    WITH moved AS (
+        UPDATE orders_plainorder
+           SET status = %s, status_sequence = status_sequence + 1, status_changed_at = clock_timestamp()
+         WHERE id = %s AND status = %s
+        RETURNING id, status_sequence, status_changed_at)
+    INSERT INTO orders_plaintransition
+           (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, id, status_sequence, status_changed_at FROM moved
+    RETURNING sequence, (extract(epoch FROM transitioned_at) * 1000000)::bigint"""
+
+# The ids count up, as time-ordered ids do: random ones would touch a page of the index for each row.
+MOVE_MANY_BY_HAND = """
+    WITH moved AS (
+        UPDATE orders_plainorder
+           SET status = 'DONE', status_sequence = status_sequence + 1, status_changed_at = clock_timestamp()
+         WHERE id > %s AND status = 'NEW'
+        RETURNING id, status_sequence, status_changed_at)
+    INSERT INTO orders_plaintransition
+           (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT (%s || lpad(to_hex(row_number() OVER ()), 8, '0'))::uuid,
+           'NEW', 'DONE', '{}', id, status_sequence, status_changed_at FROM moved"""
+
+
+def ours() -> Callable[[Any], Any]:
+    def move(order: Any) -> None:
+        order.states.transition_to("DONE")
+
+    return move
+
+
+def fsm_log() -> Callable[[Any], Any]:
+    def move(order: Any) -> None:
+        order.finish()
+        order.save()
+
+    return move
+
+
+def tracked() -> Callable[[Any], Any]:
+    def move(order: Any) -> None:
+        order.status = "DONE"
+        order.save(update_fields=["status"])
+
+    return move
+
+
+def by_hand() -> Callable[[Any], Any]:
+    from django.db import connection
+    from psycopg.types.numeric import Int8
+
+    def move(key: int) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(MOVE_BY_HAND, ("DONE", Int8(key), "NEW", time_ordered_id(), "NEW", "DONE", "{}"))
+            if cursor.fetchone() is None:
+                raise LookupError(key)
+
+    return move
+
+
+def by_driver() -> Callable[[Any], Any]:
+    import psycopg
+    from django.db import connection
+    from psycopg.types.numeric import Int8
+
+    connection.ensure_connection()
+    driver = connection.connection
+    driver.prepare_threshold = 2**31  # psycopg prepares on demand only where a threshold is set
+    cursor = psycopg.Cursor(driver)
+
+    def move(key: int) -> None:
+        cursor.execute(MOVE_BY_HAND, ("DONE", Int8(key), "NEW", time_ordered_id(), "NEW", "DONE", "{}"), prepare=True)
+        if cursor.fetchone() is None:
+            raise LookupError(key)
+
+    return move
+
+
+def floor() -> Callable[[Any], Any]:
+    from django.db import transaction
+    from django.utils import timezone
+    from orders.models import PlainOrder, PlainTransition
+
+    def move(order: Any) -> None:
+        now, sequence = timezone.now(), order.status_sequence + 1
+        with transaction.atomic():
+            rows = PlainOrder.objects.filter(pk=order.pk, status=order.status)
+            if not rows.update(status="DONE", status_sequence=sequence, status_changed_at=now):
+                raise LookupError(order.pk)
+            PlainTransition.objects.create(
+                id=time_ordered_id(),
+                instance=order,
+                from_status=order.status,
+                to_status="DONE",
+                transitioned_at=now,
+                sequence=sequence,
+            )
+        order.status, order.status_sequence, order.status_changed_at = "DONE", sequence, now
+
+    return move
+
+
+def ours_in_bulk() -> Callable[[Any], Any]:
+    from orders.models import MachineOrder
+
+    def move_above(key: int) -> None:
+        MachineOrder.states.bulk_transition(MachineOrder.objects.filter(pk__gt=key, status="NEW"), "DONE")
+
+    return move_above
+
+
+def tracked_in_bulk() -> Callable[[Any], Any]:
+    from orders.models import TrackedOrder
+
+    def move_above(key: int) -> None:
+        TrackedOrder.objects.filter(pk__gt=key, status="NEW").update(status="DONE")
+
+    return move_above
+
+
+def by_hand_in_bulk() -> Callable[[Any], Any]:
+    from django.db import connection
+
+    def move_above(key: int) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(MOVE_MANY_BY_HAND, (key, time_ordered_id().hex[:24]))
+
+    return move_above
+
+
+def loading(model_name: str) -> Callable[[], Callable[[Any], Any]]:
+    def build() -> Callable[[Any], Any]:
+        from django.apps import apps
+
+        model = apps.get_model("orders", model_name)
+
+        def load(times: int) -> None:
+            for _ in range(times):
+                for order in model.objects.all():
+                    _status = order.status
+
+        return load
+
+    return build
+
+
+def time_ordered_id() -> uuid.UUID:
+    milliseconds = time.time_ns() // 1_000_000
+    return uuid.UUID(int=milliseconds << 80 | 7 << 76 | 2 << 62 | random.getrandbits(62))
+
+
+MACHINE, PLAIN = ("MachineOrder", "orders_machineorderstatetransition"), ("PlainOrder", "orders_plaintransition")
+FSM, TRACKED = ("FsmOrder", "django_fsm_log_statelog"), ("TrackedOrder", "orders_trackedorderevent")
+
+#: The first of each benchmark is ours, and every ratio is ours over another.
+TRANSITION = (
+    Contender("ours", *MACHINE, ours),
+    Contender("ours, not prepared", *MACHINE, ours, prepare=NOT_PREPARED),
+    Contender("django-fsm-2 + django-fsm-log", *FSM, fsm_log),
+    Contender("django-pghistory", *TRACKED, tracked),
+    Contender("same statement by hand", *PLAIN, by_hand, takes_keys=True, options=PREPARED),
+    Contender("same statement, driver alone", *PLAIN, by_driver, takes_keys=True),
+    Contender("Django: update + create", *PLAIN, floor),
+)
+BULK = (
+    Contender("ours", *MACHINE, ours_in_bulk, takes_keys=True),
+    Contender("django-pghistory", *TRACKED, tracked_in_bulk, takes_keys=True),
+    Contender("one statement by hand", *PLAIN, by_hand_in_bulk, takes_keys=True),
+)
+LOAD = (
+    Contender("ours", *MACHINE, loading("MachineOrder"), takes_keys=True),
+    Contender("plain CharField", *PLAIN, loading("PlainOrder"), takes_keys=True),
+)
+GROWTH = (Contender("ours", *MACHINE, ours),)
+
+ALL = {"transition": TRANSITION, "bulk": BULK, "load": LOAD, "growth": GROWTH}

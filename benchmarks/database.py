@@ -1,0 +1,110 @@
+"""The server that the benchmarks start for themselves, and what its tables hold before and after a cell."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psycopg
+from contenders import Contender
+
+from tests import database_url, postgres
+
+#: As a small production server has it: every commit reaches the disk. Checkpoints wait until the cell is over.
+OPTIONS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "512MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "30min",
+}
+
+FILL = """
+    INSERT INTO {table} (id, customer, total, note, status, status_sequence, status_changed_at)
+    SELECT key, 'Customer ' || key, key %% 1000, repeat('x', 40), 'NEW', %s, clock_timestamp()
+      FROM generate_series(1, %s) AS key"""
+
+# As many transitions of each order as its counter says, with ids in the order of time.
+FILL_HISTORY = """
+    INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT (lpad(to_hex((1700000000000 + number * {orders} + key)::bigint), 12, '0') || '70008000000000000000')::uuid,
+           'NEW', 'DONE', '{{}}', key, number, clock_timestamp()
+      FROM generate_series(1, {each}) AS number, generate_series(1, {orders}) AS key"""
+
+
+class Database:
+    """A database with the tables of all contenders."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        place = database_url.parse(url)
+        self._connection = psycopg.connect(
+            host=place["HOST"], user=place["USER"], dbname=place["NAME"], autocommit=True
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"BENCHMARK_DATABASE": self.url, "DJANGO_SETTINGS_MODULE": "settings"}
+
+    def ask(self, sql: str, *params: Any) -> Any:
+        """Return the first column of the first row."""
+        row = self._connection.execute(sql, params or None).fetchone()
+        return None if row is None else row[0]
+
+    def run(self, sql: str, *params: Any) -> None:
+        self._connection.execute(sql, params or None)
+
+    def migrate(self) -> None:
+        """Create all tables and triggers."""
+        import django
+        from django.core.management import call_command
+        from django.db import connections
+
+        os.environ |= self.environment
+        django.setup()
+        call_command("migrate", run_syncdb=True, verbosity=0)
+        call_command("pgtrigger", "install", verbosity=0)
+        connections.close_all()
+
+    def copy(self, name: str) -> Database:
+        """Return a new database with what this one holds."""
+        place = database_url.parse(self.url)
+        self.run(f"CREATE DATABASE {name} TEMPLATE {place['NAME']}")
+        return Database(database_url.build({**place, "NAME": name}))
+
+    def fill(self, contender: Contender, orders: int, sequence: int = 0) -> None:
+        """Start again: so many new orders, and nothing in the audit table."""
+        self.run(f"TRUNCATE {contender.table}, {contender.audit_table} CASCADE")
+        self.run(FILL.format(table=contender.table), sequence, orders)
+        self.settle(contender)
+
+    def fill_history(self, contender: Contender, orders: int, each: int) -> None:
+        self.run("SET session_replication_role = replica")  # a million checks of the foreign key would take minutes
+        self.run(FILL_HISTORY.format(audit=contender.audit_table, orders=orders, each=each))
+        self.run("SET session_replication_role = origin")
+        self.settle(contender)
+
+    def settle(self, contender: Contender) -> None:
+        """Leave no work behind that a cell would pay for."""
+        self.run(f"VACUUM ANALYZE {contender.table}, {contender.audit_table}")
+        self.run("CHECKPOINT")
+
+    def verify(self, contender: Contender, moved: int, records: int) -> None:
+        """Raise unless exactly so many orders have moved and so many audit rows are there."""
+        found = (
+            self.ask(f"SELECT count(*) FROM {contender.table} WHERE status = 'DONE'"),
+            self.ask(f"SELECT count(*) FROM {contender.audit_table}"),
+        )
+        if found != (moved, records):
+            raise AssertionError(
+                f"{contender.name}: {found[0]} orders moved and {found[1]} audit rows written, not {moved} and {records}."
+            )
+
+
+def start() -> Database:
+    """Start a server that ends with this process, and create the tables."""
+    postgres.OPTIONS.update(OPTIONS)
+    database = Database(postgres.boot())
+    database.migrate()
+    return database

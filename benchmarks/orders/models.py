@@ -1,0 +1,92 @@
+"""One table of orders for each contender, all with the same columns and the same index."""
+
+from __future__ import annotations
+
+import pghistory
+from django.db import models
+from django.db.models.functions import Now
+from django_fsm import FSMField, transition
+
+from statemachine_fields import StateMachine
+
+STATES = [("NEW", "New"), ("DONE", "Done")]
+
+
+class Order(models.Model):
+    """What every order has, and enough of it for a row to be no toy."""
+
+    customer = models.CharField(max_length=100, default="Somebody")
+    total = models.DecimalField(max_digits=10, decimal_places=2, default=0)
+    note = models.TextField(default="")
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"Order {self.pk}"
+
+
+class Counted(Order):
+    """The columns that a machine adds, for the tables that have none."""
+
+    status_sequence = models.IntegerField(default=0, db_default=0)
+    status_changed_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        abstract = True
+
+
+class MachineOrder(Order):
+    """Ours."""
+
+    states = StateMachine(states=STATES, initial="NEW", transitions={"NEW": ["DONE"]})
+
+
+class FsmOrder(Counted):
+    """django-fsm-2, with django-fsm-log as its log."""
+
+    status = FSMField(default="NEW", choices=STATES)
+
+    class Meta:
+        indexes = [models.Index(fields=["status"])]
+
+    @transition(field=status, source="NEW", target="DONE")
+    def finish(self) -> None:
+        """Nothing but the move."""
+
+
+@pghistory.track(pghistory.UpdateEvent())
+class TrackedOrder(Counted):
+    """django-pghistory: a trigger copies the row into an event table."""
+
+    status = models.CharField(max_length=50, default="NEW", choices=STATES)
+
+    class Meta:
+        indexes = [models.Index(fields=["status"])]
+
+
+class PlainOrder(Counted):
+    """Django alone, and SQL by hand."""
+
+    status = models.CharField(max_length=50, default="NEW", choices=STATES)
+
+    class Meta:
+        indexes = [models.Index(fields=["status"])]
+
+
+class PlainTransition(models.Model):
+    """The audit table that ours is, declared by hand."""
+
+    id = models.UUIDField(primary_key=True)
+    instance = models.ForeignKey(PlainOrder, on_delete=models.CASCADE, db_index=False)
+    from_status = models.CharField(max_length=50, blank=True)
+    to_status = models.CharField(max_length=50)
+    transitioned_at = models.DateTimeField()
+    metadata = models.JSONField(default=dict, blank=True)
+    sequence = models.IntegerField()
+
+    class Meta:
+        unique_together = [("instance", "sequence")]
+
+    def __str__(self) -> str:
+        return f"{self.from_status} → {self.to_status}"
