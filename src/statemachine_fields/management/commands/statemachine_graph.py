@@ -80,6 +80,7 @@ class Command(BaseCommand):
             return
         lines = unified_diff(committed.split("\n"), drawing.split("\n"), str(path), "the models", lineterm="")
         self.stdout.write("\n".join(lines))
+        self.stdout.flush()  # before the error, also in a log that both streams go to
         raise CommandError(
             f"{path} {'is out of date' if path.exists() else 'does not exist'}. "
             f"Run: manage.py {shlex.join(['statemachine_graph', *arguments, '--output', str(path)])}"

@@ -68,6 +68,7 @@ class Command(BaseCommand):
                     report.add(finding, progress)
             report.conclude(verifier)
         report.close()
+        self.stdout.flush()  # before the error, also in a log that both streams go to
         total = report.total
         if total[ERROR] or (strict and total[WARNING]):
             raise CommandError(f"{counted(total[ERROR], 'error')} and {counted(total[WARNING], 'warning')}.")
