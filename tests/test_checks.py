@@ -45,10 +45,22 @@ def test_an_app_that_is_not_installed():
         assert our_checks.check_machines(None) == [
             checks.Error(
                 "Models have state machines, but 'statemachine_fields' is not in INSTALLED_APPS.",
-                hint="Add it: the commands, the admin's templates and the translations come with the app.",
+                hint="Add it: the commands, the admin's templates and its style come with the app.",
                 id="statemachine_fields.E001",
             )
         ]
+
+
+def test_wrong_settings_are_told_before_the_first_move():
+    with override_settings(STATEMACHINE_FIELDS={"PREPAR": True}):
+        (error,) = our_checks.check_machines(None)
+    assert (error.id, error.msg) == (
+        "statemachine_fields.E004",
+        "STATEMACHINE_FIELDS has no key 'PREPAR'. Did you mean 'PREPARE'?",
+    )
+    with override_settings(STATEMACHINE_FIELDS={"PREPARE": "always"}):
+        (error,) = our_checks.check_machines(None)
+    assert error.msg == "STATEMACHINE_FIELDS['PREPARE'] must be True, False or 'auto', got 'always'."
 
 
 class TestColumnTaken:
@@ -69,7 +81,7 @@ class TestColumnTaken:
             class Meta:
                 app_label = "lab"
 
-        assert self.expected(Order, "status") in problems(Order)
+        assert problems(Order) == [self.expected(Order, "status")]
         with pytest.raises(AttributeError, match="run `manage.py check`"):
             Order().states  # noqa: B018
 

@@ -24,6 +24,7 @@ from django.utils.html import format_html
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext_lazy as _
 
+from statemachine_fields.machine.descriptor import RECORD_FIELDS
 from statemachine_fields.machine.ids import uuid7_floor
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ else:
     RecordAdmin, RecordPaginator = admin.ModelAdmin, Paginator
 
 __all__ = ["StateTransitionAdmin", "TransitionPaginator", "WhenFilter"]
-
-#: The fields of every audit model; what a `transition_base` adds is shown after them.
-OWN_FIELDS = {"id", "instance", "from_status", "to_status", "transitioned_at", "metadata", "sequence"}
 
 #: Lookups by which a list goes on where the pages end.
 EDGES = ("id__lt", "sequence__lt")
@@ -209,7 +207,7 @@ class StateTransitionAdmin(RecordAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Record | None = None) -> Any:
         opts = self.model._meta
-        added = [field.name for field in (*opts.fields, *opts.many_to_many) if field.name not in OWN_FIELDS]
+        added = [field.name for field in (*opts.fields, *opts.many_to_many) if field.name not in RECORD_FIELDS]
         shown = ["exact_time", "row_in_full", "from_state", "to_state", "sequence", "pretty_metadata", *added, "id"]
         return self.fields or shown
 
@@ -323,7 +321,9 @@ class StateTransitionAdmin(RecordAdmin):
 
     @admin.display(description=_("metadata"))
     def metadata_line(self, record: Record) -> str:
-        return Truncator(_as_json(record.metadata)).chars(100) if record.metadata else ""
+        facts = record.metadata.items() if isinstance(record.metadata, dict) else [("", record.metadata)]
+        shown = [f"{name}={value if isinstance(value, str) else _as_json(value)}" for name, value in facts]
+        return Truncator(_as_text(" ".join(", ".join(shown).split()))).chars(100)
 
     @admin.display(description=_("metadata"))
     def pretty_metadata(self, record: Record) -> str:
@@ -344,5 +344,8 @@ def _label_and_value(label: str, value: str) -> str:
 
 
 def _as_json(value: Any, indent: int | None = None) -> str:
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _as_text(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def _as_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half a surrogate pair, a page may not

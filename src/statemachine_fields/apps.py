@@ -1,4 +1,4 @@
-"""The Django app: commands, checks, templates and translations."""
+"""The Django app: commands, templates and style."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from django.apps import AppConfig, apps
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 
+from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
 
@@ -32,7 +34,7 @@ def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
                     found += check_bound(declared.bound)
     if machines and not apps.is_installed("statemachine_fields"):
         found.append(app_not_installed())
-    return found
+    return [*found, *wrong_settings()]
 
 
 def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
@@ -47,14 +49,26 @@ def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
 def app_not_installed() -> checks.Error:
     return checks.Error(
         "Models have state machines, but 'statemachine_fields' is not in INSTALLED_APPS.",
-        hint="Add it: the commands, the admin's templates and the translations come with the app.",
+        hint="Add it: the commands, the admin's templates and its style come with the app.",
         id="statemachine_fields.E001",
     )
 
 
+def wrong_settings() -> Iterator[checks.Error]:
+    try:
+        settings()
+    except ImproperlyConfigured as error:
+        yield checks.Error(
+            str(error),
+            hint="Correct STATEMACHINE_FIELDS in the settings. It would raise at the first move otherwise.",
+            id="statemachine_fields.E004",
+        )
+
+
 def check_unbound(model: type[models.Model], name: str, machine: StateMachine) -> Iterator[checks.Error]:
     """Say which of a machine's columns the model has put something else in place of."""
-    taken = [column for column in machine.names.columns if not machine.owns_column(model, column)]
+    there = {field.name for field in model._meta.local_fields} | set(vars(model))
+    taken = [name for name in machine.names.columns if name in there and not machine.owns_column(model, name)]
     for column in taken or [machine.names.status]:
         yield checks.Error(
             f"The machine {name!r} needs the column {column!r}, which the model or another machine declares.",

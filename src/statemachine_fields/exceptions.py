@@ -63,7 +63,9 @@ class UnknownState(InvalidStateTransition):
         self.known = list(known)
 
     def __str__(self) -> str:
-        guess = get_close_matches(str(self.state), self.known, n=1, cutoff=0.6)
+        folded = {state.casefold(): state for state in self.known}
+        close = get_close_matches(str(self.state).casefold(), folded, n=1, cutoff=0.6)
+        guess = [folded[match] for match in close]
         hint = f"Did you mean {guess[0]!r}?" if guess else "Add the state to `states`, or name a declared one."
         return f"{self.label} has no state {self.state!r}. Declared: {', '.join(self.known)}. {hint}"
 

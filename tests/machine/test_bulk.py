@@ -134,6 +134,14 @@ class TestQuerysets:
         with pytest.raises(TypeError, match=r"lab\.Stamped\.states is a machine of lab\.Stamped, got lab\.Audited"):
             Stamped.states.bulk_transition(Audited.objects.all(), "DONE")
 
+    def test_a_manager_stands_for_all_rows(self):
+        rows(2)
+        assert Stamped.states.bulk_transition(Stamped.objects, "DONE").moved == 2
+
+    def test_of_no_kind_are_refused(self):
+        with pytest.raises(TypeError, match="needs a queryset, got list"):
+            Stamped.states.bulk_transition([], "DONE")
+
     def test_of_values_are_refused(self):
         with pytest.raises(TypeError, match="needs a queryset of rows"):
             Stamped.states.bulk_transition(Stamped.objects.values("pk"), "DONE")

@@ -114,6 +114,32 @@ def test_a_wrong_option_is_refused_where_it_is_written(message, options):
     assert str(caught.value) == message
 
 
+def test_a_transition_base_that_declares_what_every_record_has():
+    class Base(models.Model):
+        sequence = models.CharField(max_length=5)
+
+        class Meta:
+            abstract = True
+            app_label = "lab"
+
+    with pytest.raises(ValueError, match="transition_base must not declare sequence: each record has it already."):
+        StateMachine(PAIRS, "A", {}, transition_base=Base)
+
+
+def test_a_machine_called_like_its_column():
+    with pytest.raises(ValueError, match="the machine and a column of it would have the same name. Call the machine"):
+
+        class Order(models.Model):
+            status = StateMachine(PAIRS, "A", {})
+
+            class Meta:
+                app_label = "lab"
+
+
+def test_a_label_of_none_is_made_from_the_value():
+    assert State("IN_TRANSIT", None).label == "In transit"
+
+
 def test_options_are_keyword_only():
     with pytest.raises(TypeError):
         StateMachine(PAIRS, "A", {}, "phase")

@@ -166,6 +166,12 @@ class TestDeclaring:
         with pytest.raises(ValueError, match="Guarded state 'B' not in states. Declared: A."):
             machine.guard(to="B")
 
+    def test_a_guard_without_its_brackets_is_told_how_to_write_it(self):
+        machine = StateMachine([("A", "A")], "A", {})
+        for wrong in (lambda self: True, "A"):
+            with pytest.raises(TypeError, match=r"Write @states\.guard\(\) for every move"):
+                machine.guard(wrong)
+
     @isolate_apps("lab")
     def test_a_guard_that_answers_something_else_is_told(self):
         class Odd(models.Model):

@@ -136,7 +136,7 @@ class TestProxy:
         with pytest.raises(FieldError, match="a proxy model has no table to add columns to"), isolate_apps("lab"):
 
             class Fast(Lamp):
-                speed = StateMachine(**TWO, field="speed")
+                speeds = StateMachine(**TWO, field="speed")
 
                 class Meta:
                     app_label = "lab"

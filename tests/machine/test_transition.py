@@ -106,6 +106,10 @@ class TestErrors:
         with pytest.raises(UnknownState, match=r"has no state 'DNOE'.*Did you mean 'DONE'\?"):
             row.states.transition_to("DNOE")
 
+    def test_of_a_state_in_the_wrong_case_guesses_too(self, row):
+        with pytest.raises(UnknownState, match=r"Did you mean 'DONE'\?"):
+            row.states.transition_to("done")
+
     def test_of_a_row_that_was_never_saved(self):
         with pytest.raises(RowMissing) as caught:
             Stamped().states.transition_to("DONE")

@@ -26,7 +26,13 @@ class Done(NamedTuple):
 class Batches:
     """The rows of a queryset, as rows of the machine's own model or of the queryset's."""
 
-    def __init__(self, bound: BoundMachine[Any], queryset: models.QuerySet[Any], batch_size: int) -> None:
+    def __init__(
+        self, bound: BoundMachine[Any], queryset: models.QuerySet[Any] | models.Manager[Any], batch_size: int
+    ) -> None:
+        if isinstance(queryset, models.Manager):
+            queryset = queryset.all()
+        if not isinstance(queryset, models.QuerySet):
+            raise TypeError(f"{bound} needs a queryset, got {type(queryset).__name__}.")
         if not issubclass(queryset.model, bound.model):
             raise TypeError(f"{bound} is a machine of {bound.model._meta.label}, got {queryset.model._meta.label}.")
         if getattr(queryset, "_fields", None) is not None:

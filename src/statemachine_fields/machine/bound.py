@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -46,7 +47,7 @@ class BoundMachine(Questions[M]):
         self.accessor = field.accessor
         for column in self.names.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
-        self.guards = collect_guards(model, machine)
+        self.guards = MappingProxyType(collect_guards(model, machine))
         self._key_name = model._meta.pk.attname
         self.audit_model = build_audit_model(self)
         if self.audit_model is not None:

@@ -68,7 +68,7 @@ class BulkTransitioner(Generic[M]):
             raise UnknownState(str(bound), to_status, list(bound.graph.states))
         self.batches = Batches(bound, queryset, batch_size)
         self.bound = bound
-        self.model: type[models.Model] = queryset.model
+        self.model = self.batches.model
         self.to_status = plain(to_status)
         self.given = metadata
         read_metadata(metadata)

@@ -24,6 +24,9 @@ from statemachine_fields.machine.names import Names
 
 M = TypeVar("M", bound=models.Model)
 
+#: The fields that every audit model has.
+RECORD_FIELDS = {"id", "instance", "from_status", "to_status", "transitioned_at", "metadata", "sequence"}
+
 HISTORY_ON_DELETE: tuple[Callable[..., Any], ...] = (models.CASCADE, models.PROTECT, models.DO_NOTHING)
 
 
@@ -70,6 +73,12 @@ class StateMachine:
             )
         if transition_base is not None and not _is_abstract_model(transition_base):
             raise ValueError(f"transition_base must be an abstract model, got {transition_base!r}.")
+        if transition_base is not None:
+            taken = RECORD_FIELDS & {field.name for field in transition_base._meta.local_fields}
+            if taken:
+                raise ValueError(
+                    f"transition_base must not declare {', '.join(sorted(taken))}: each record has it already."
+                )
         self.graph = build_graph(states, initial, transitions, max_length)
         self.names = Names(field)
         self.max_length = max_length
@@ -98,6 +107,11 @@ class StateMachine:
 
     def contribute_to_class(self, cls: type[models.Model], name: str) -> None:
         """Add the columns to the model. Called by Django for each class that declares the machine in its body."""
+        if name in self.names.columns:
+            raise ValueError(
+                f"{cls.__qualname__}.{name}: the machine and a column of it would have the same name. Call the machine "
+                "`states`, or give it another `field=`."
+            )
         self._refuse_second_machine(cls, name)
         replaced = getattr_static(cls, name, None)
         setattr(cls, name, self)
@@ -108,12 +122,16 @@ class StateMachine:
             for column, field in self._columns(name).items():
                 cls.add_to_class(column, field)
 
-    def guard(self, *, to: str | Iterable[str] | None = None) -> Callable[[F], F]:
+    def guard(self, *wrong: Any, to: str | Iterable[str] | None = None) -> Callable[[F], F]:
         """Make a method of the model a guard of the moves into the given states, or of every move.
 
-        The method is asked with nothing but the row, by people's moves and workers' alike. It lets the row move with
-        True or None, and stops it with False, a text that says why, or a `Blocker`. It may be asked more than once.
+        The method is asked with nothing but the row. It lets the row move with True or None, and stops it with False, a
+        text that says why, or a `Blocker`. It may be asked more than once.
         """
+        if wrong:
+            raise TypeError(
+                "Write @states.guard() for every move, or @states.guard(to=...) for those into some states."
+            )
         targets = None if to is None else frozenset(plain(state) for state in ([to] if isinstance(to, str) else to))
         for state in targets or ():
             if state not in self.graph:

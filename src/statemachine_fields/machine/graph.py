@@ -31,7 +31,9 @@ class State:
         if not isinstance(self.value, str) or not self.value:
             raise ValueError(f"A state's value must be a non-empty string, got {self.value!r}.")
         object.__setattr__(self, "value", plain(self.value))
-        if isinstance(self.label, str) and not self.label:  # a lazy label must not be asked: no language is active yet
+        if self.label is None or (
+            isinstance(self.label, str) and not self.label
+        ):  # a lazy label must not be asked: no language is active yet
             object.__setattr__(self, "label", self.value.replace("_", " ").capitalize())
 
 

@@ -68,6 +68,8 @@ class Questions(Generic[M]):
         """
         if not states:
             raise ValueError(f"{self}: in_state() needs at least one state. Use the model's manager for all rows.")
+        if not all(isinstance(state, str) for state in states):
+            raise TypeError(f"{self}: in_state() takes states one by one, as in_state('A', 'B'), got {states!r}.")
         return self._rows.filter(**{f"{self.names.status}__in": [self._declared(state) for state in states]})
 
     def as_of(self, when: datetime.datetime) -> models.QuerySet[M]:

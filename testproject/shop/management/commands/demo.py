@@ -99,7 +99,7 @@ class Command(BaseCommand):
         self.stdout.write(f"\nThe history of {order}, now {order.states.display}, newest first:\n")
         for record in order.states.history:
             facts = ", ".join(f"{name}={value}" for name, value in record.metadata.items())
-            when = record.transitioned_at.strftime("%H:%M:%S.%f")
+            when = record.transitioned_at.strftime("%H:%M:%S.%f")[:-3]
             self.stdout.write(f"  {record.sequence}.  {when}  {record.from_status:>9} → {record.to_status:<9}  {facts}")
 
     def show_diagram(self) -> None:
