@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import zoneinfo
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ MOVE_ONLY = """
 # what they hold then. ANY(ARRAY(...)) keeps the UPDATE on the primary key where a join would read the whole table. Ids
 # share their first 96 bits and count up in the rest, which is a third of the cost of making each from random bits.
 BULK_MOVE = """
-    WITH found (key, was) AS MATERIALIZED ({select} FOR NO KEY UPDATE OF {name}),
+    WITH found (key, was) AS MATERIALIZED ({select} FOR NO KEY UPDATE),
     moved AS (
         UPDATE {name} SET {changes} WHERE {key} = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
         RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at),
@@ -84,7 +85,7 @@ class PostgreSQL:
         compared = (key, move.from_status, *((move.sequence,) if shape.compares_sequence else ()))
         record = (move.record_id, move.from_status, move.to_status, move.metadata, *move.extras)
         row = self._fetch(connection, text, (*status, *move.updates, *compared, *(record if shape.records else ())))
-        return None if row is None else Moved(row[0], EPOCH + row[1] * MICROSECOND)
+        return None if row is None else Moved(row[0], _as_django_reads(EPOCH + row[1] * MICROSECOND, connection))
 
     def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
         names = _names(shape, connection.ops.quote_name)
@@ -115,17 +116,27 @@ class PostgreSQL:
             try:
                 return prepared.fetch_one(connection, text, params)
             except DatabaseError as error:
-                if connection.in_atomic_block or not prepared.is_lost(error):
+                if not prepared.is_lost(error):
                     raise
                 prepared.give_up(connection)
                 logger.warning(
-                    "Database %r lost a prepared statement, as behind a transaction pooler. Nothing ran; the statement "
-                    "is repeated and this connection prepares no more. Set STATEMACHINE_FIELDS['PREPARE'] to False.",
+                    "Database %r lost a prepared statement, as behind a transaction pooler or after a table was altered. "
+                    "Nothing ran, and this connection prepares no more. If it happens again and again, set "
+                    "STATEMACHINE_FIELDS['PREPARE'] to False.",
                     connection.alias,
                 )
+                if connection.in_atomic_block:
+                    raise
         with connection.cursor() as cursor:
             cursor.execute(text, params)
             return cursor.fetchone()
+
+
+def _as_django_reads(time: datetime.datetime, connection: Any) -> datetime.datetime:
+    """Return a time as the connection would: aware, or without USE_TZ naive and local."""
+    if connection.timezone is not None:
+        return time
+    return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
 
 
 def _names(shape: Shape, quote: Any) -> dict[str, str]:

@@ -20,8 +20,14 @@ if TYPE_CHECKING or is_psycopg3:
 #: invalid_sql_statement_name and duplicate_prepared_statement: the server was not asked to run anything.
 LOST = ("26000", "42P05")
 
+#: What raises in the server when a table was altered since a statement on it was prepared.
+CHANGED = "RevalidateCachedQuery"
+
 #: Where the kept cursor is kept, on Django's connection.
 SLOT = "statemachine_fields_cursor"
+
+#: Where the connection to the server is remembered, there too, on which preparing has failed.
+GIVEN_UP = "statemachine_fields_unprepared"
 
 #: psycopg heeds `prepare=True` only where a threshold is set. This one prepares nobody else's statements.
 NEVER_BY_ITSELF = 2**31
@@ -30,7 +36,9 @@ NEVER_BY_ITSELF = 2**31
 def is_wanted(connection: Any) -> bool:
     """Say whether to prepare on this connection."""
     prepare = settings().PREPARE
-    if not is_psycopg3 or prepare is False or getattr(connection, SLOT, None) is False:
+    if not is_psycopg3 or prepare is False:
+        return False
+    if connection.connection is not None and getattr(connection, GIVEN_UP, None) is connection.connection:
         return False
     options = connection.settings_dict
     pooled = options.get("DISABLE_SERVER_SIDE_CURSORS") or "prepare_threshold" in options.get("OPTIONS", {})
@@ -38,8 +46,9 @@ def is_wanted(connection: Any) -> bool:
 
 
 def is_lost(error: Exception) -> bool:
-    """Say whether the server refused because it does not know the prepared statement."""
-    return sqlstate(error) in LOST
+    """Say whether the server refused because it no longer has, or no longer can use, the prepared statement."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return sqlstate(error) in LOST or getattr(diagnosis, "source_function", None) == CHANGED
 
 
 def sqlstate(error: Exception) -> str | None:
@@ -49,8 +58,8 @@ def sqlstate(error: Exception) -> str | None:
 
 
 def give_up(connection: Any) -> None:
-    """Prepare no more on this connection."""
-    setattr(connection, SLOT, False)
+    """Prepare no more until there is a new connection to the server."""
+    setattr(connection, GIVEN_UP, connection.connection)
 
 
 def key(value: Any) -> Any:

@@ -71,19 +71,22 @@ class Batches:
         return rows
 
     def _windows(self, as_owners: bool) -> Iterator[models.QuerySet[Any]]:
-        """Yield querysets that can be filtered, ordered and locked, and together cover the rows."""
+        """Yield querysets that can be filtered, ordered and locked, have each row once, and together cover the rows."""
         query = self.queryset.query
-        if query.is_sliced:  # its keys are read once: moving a row may change which rows the slice holds
-            keys = list(self.queryset.values_list("pk", flat=True))
+        base = self.model._base_manager.using(self.using)
+        if query.is_sliced or query.distinct_fields:  # read once: moving a row may change which rows it holds
+            keys = list(dict.fromkeys(self.queryset.values_list("pk", flat=True)))
             for start in range(0, len(keys), LARGEST_KEY_LIST):
-                part = self.model._base_manager.using(self.using).filter(pk__in=keys[start : start + LARGEST_KEY_LIST])
+                part = base.filter(pk__in=keys[start : start + LARGEST_KEY_LIST])
                 yield self._as_owners(part) if as_owners else part
-        elif query.distinct or query.group_by is not None or query.combinator:
-            base = self.owners if as_owners else self.model._base_manager.using(self.using)
-            yield base.filter(pk__in=self.queryset.order_by().values(self._key if as_owners else "pk"))
+            return
+        rows = self.queryset.using(self.using)
+        if _is_plain(query):
+            rows = rows.select_related(None)
+            rows.query.select_for_update = False  # we lock in our own way
         else:
-            rows = self.queryset.using(self.using).select_related(None)
-            yield self._as_owners(rows) if as_owners else rows
+            rows = base.filter(pk__in=rows.order_by().values("pk"))
+        yield self._as_owners(rows) if as_owners else rows
 
     def _as_owners(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
         """Turn rows of a multi-table child into those of the parent that has the columns."""
@@ -99,3 +102,16 @@ class Batches:
 def _database_of(queryset: Any) -> str:
     """Return where the rows are to be written: where the queryset was told to look, or what the router says."""
     return queryset._db or router.db_for_write(queryset.model, **queryset._hints)
+
+
+def _is_plain(query: Any) -> bool:
+    """Say whether the query reads one table and each of its rows at most once."""
+    tables = sum(1 for count in query.alias_refcount.values() if count)
+    return not (
+        tables > 1
+        or query.distinct
+        or query.group_by is not None
+        or query.combinator
+        or query.extra_tables
+        or query.where.contains_over_clause
+    )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.db import models
 from django.db.models.base import ModelState
 
@@ -21,6 +22,7 @@ from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.initial import InitialRecorder
 from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.questions import Questions
+from statemachine_fields.machine.updates import is_expression
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -59,6 +61,9 @@ class BoundMachine(Questions[M]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find_machine, (self.model._meta.label, self.accessor)
 
     @property
     def states(self) -> list[tuple[str, str]]:
@@ -155,25 +160,40 @@ class BoundMachine(Questions[M]):
         """The fields that `transition_base` added to the audit table."""
         base = self.machine.transition_base
         names = () if base is None else [field.name for field in base._meta.local_fields]
-        return tuple(self.transition_model._meta.get_field(name) for name in names)
+        fields: list[Any] = [self.transition_model._meta.get_field(name) for name in names]
+        return tuple(field for field in fields if not field.generated)
 
     @cached_property
     def _record_fields(self) -> frozenset[str]:
         return frozenset(field.name for field in self._extra_fields)
 
-    def read_extras(self, record: Mapping[str, Any], connection: Any) -> tuple[Any, ...]:
-        """Return what the added fields are filled with, ready for the database."""
+    def draft_record(
+        self, record: Mapping[str, Any], connection: Any
+    ) -> tuple[StateTransition[M] | None, tuple[Any, ...] | None]:
+        """Return a record with the added fields filled, and their values ready for the database.
+
+        The values are None if the database is to compute one of them, which our statement cannot ask for.
+        """
+        if not self._extra_fields:
+            return None, ()
         draft = self.build_record(**record)
-        values = [(field, field.pre_save(draft, True)) for field in self._extra_fields]
-        return tuple(field.get_db_prep_save(value, connection) for field, value in values)
+        values = [field.pre_save(draft, True) for field in self._extra_fields]
+        if any(is_expression(value) for value in values):
+            return draft, None
+        pairs = zip(self._extra_fields, values, strict=True)
+        return draft, tuple(field.get_db_prep_save(value, connection) for field, value in pairs)
 
     def load_record(
-        self, instance: M, using: str, values: dict[str, Any], record: Mapping[str, Any], *, adding: bool
+        self, instance: M, using: str, values: dict[str, Any], draft: StateTransition[M] | None, *, adding: bool
     ) -> StateTransition[M]:
         """Return an audit row as if read from the database, or as it is to be inserted."""
         model = self.transition_model
-        if adding or self._extra_fields or not is_made_plainly(model):
-            made = self.build_record(**values, **record)
+        made: StateTransition[M]
+        if draft is not None:
+            made = draft
+            vars(made).update(values)
+        elif adding or not is_made_plainly(model):
+            made = self.build_record(**values)
         else:  # what __init__() would do, were it not asked so often
             made = model.__new__(model)
             vars(made).update(values, _state=ModelState())
@@ -245,3 +265,9 @@ class BoundMachine(Questions[M]):
             self.build_record(instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=1)
             for key, status, changed_at in rows
         )
+
+
+def find_machine(label: str, accessor: str) -> BoundMachine[Any]:
+    """Return a machine by its name: how one is pickled."""
+    machine: BoundMachine[Any] = getattr(apps.get_model(label), accessor)
+    return machine

@@ -140,7 +140,7 @@ class StateMachine:
 
     def prepare(self, model: type[models.Model], field: StatusField) -> None:
         """Bind the machine to a concrete class, as soon as that is complete and registered."""
-        if self.db_index:
+        if self.db_index and not any(index.fields == [field.name] for index in model._meta.indexes):
             # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE. The migration
             # autodetector looks at the list only if it was given in Meta, as original_attrs tells it.
             model._meta.indexes = [*model._meta.indexes, models.Index(fields=[field.name])]

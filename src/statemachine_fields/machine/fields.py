@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
 
@@ -147,9 +148,7 @@ class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the
         # Either is an expression, which goes unwrapped: Django must resolve it and read back what came of it. The
         # column's own default lets PostgreSQL take many rows as arrays; elsewhere it may be local time.
         using = router.db_for_write(type(model_instance), instance=model_instance)
-        value = self.get_default() if dialect_for(connections[using]).default_is_utc else DatabaseClock()
-        setattr(model_instance, self.attname, value)
-        return value
+        return self.get_default() if dialect_for(connections[using]).default_is_utc else DatabaseClock()
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         clock = isinstance(value, DatabaseClock | DatabaseDefault)
@@ -272,6 +271,15 @@ class StatusField(MachineColumn, CharField):
             was = vars(instance._state)[self.assignments.was]
             now = vars(instance).get(self.attname)
             raise UnrecordedStatusChange(row_label(instance), self.name, self.accessor, was, now)
+
+
+@cache
+def machine_attributes(model: type[models.Model]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what the machines of a model keep on an instance: its columns, and the marks on its `_state`."""
+    columns = [field for field in model._meta.concrete_fields if isinstance(field, MachineColumn)]
+    assignments = [field.assignments for field in columns if isinstance(field, StatusField)]
+    marks = [mark for each in assignments for mark in (each.was, each.pending)]
+    return tuple(field.attname for field in columns), tuple(marks)
 
 
 class RecordedStatusField(PlainInMigrations, CharField):

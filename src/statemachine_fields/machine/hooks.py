@@ -7,6 +7,7 @@ one in a proxy or child reaches it through `super()`. `inspect.unwrap()` finds w
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ def hook_into(model: type[models.Model]) -> None:
     """Wrap the model's methods, once however many machines it has or inherits."""
     if not any(hasattr(vars(base).get("save_base"), "statemachine_hook") for base in model.__mro__):
         _hook_save(model)
-        _hook_raw_save(model)
+        _hook_save_table(model)
         _hook_refresh(model)
 
 
@@ -41,11 +42,10 @@ def _hook_refresh(model: type[models.Model]) -> None:
 
 
 def _hook_save(model: type[models.Model]) -> None:
-    """Make a save refuse a wrong status before it starts, and see what became of the row: new, or there before.
+    """Make a save refuse a wrong status before it starts, and give it a transaction where it writes more than the row.
 
-    `save_base()` is the one door of `save()`, `create()` and `get_or_create()`. Fixtures go around it, as they should:
-    they bring their own history. The columns would refuse too, but only inside Django's own guard, which takes any
-    exception for a database error and breaks the caller's transaction.
+    `save_base()` is the one door of `save()`, `create()` and `get_or_create()`. The columns would refuse too, but only
+    inside Django's own guard, which takes any exception for a database error and breaks the caller's transaction.
     """
     original = model.save_base
 
@@ -58,57 +58,82 @@ def _hook_save(model: type[models.Model]) -> None:
         using: str | None = None,
         update_fields: Any = None,
     ) -> None:
-        if raw:
-            return original(self, raw, force_insert, force_update, using, update_fields)
-        for bound in _machines(self, update_fields):
-            bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
-        # An instance made by hand with a key of its own may turn out to be a row that exists.
-        may_exist = self._state.adding and self.pk is not None and not force_insert
-        watched = [bound for bound in _machines(self) if may_exist or bound.machine.record_initial]
-        if not watched:
+        if not raw:
+            for bound in _machines(self, update_fields):
+                bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
+        may_exist = _may_exist(self, type(self), force_insert)
+        if raw or not (may_exist or any(bound.machine.record_initial for bound in _machines(self))):
             return original(self, raw, force_insert, force_update, using, update_fields)
         using = using or router.db_for_write(type(self), instance=self)
-        inserted: set[str] = set()
         with transaction.atomic(using=using, savepoint=may_exist):
-            vars(self._state)[INSERTED] = inserted
-            try:
-                original(self, raw, force_insert, force_update, using, update_fields)
-            finally:
-                del vars(self._state)[INSERTED]
-            for bound in watched:
-                if bound.names.sequence not in inserted:
-                    if may_exist:
-                        bound.meet_existing_row(self, using)
-                elif bound.machine.record_initial:
-                    bound.record_first([_first_state(self, bound)], using)
-        return None
+            return original(self, raw, force_insert, force_update, using, update_fields)
 
     save_base.alters_data = True  # type: ignore[attr-defined]
     save_base.statemachine_hook = True  # type: ignore[attr-defined]
     model.save_base = save_base  # type: ignore[method-assign]
 
 
-def _hook_raw_save(model: type[models.Model]) -> None:
-    """Let fixtures copy the columns as they are.
+def _hook_save_table(model: type[models.Model]) -> None:
+    """See what becomes of the row: new, there before, or copied from a fixture.
 
-    A raw save skips `pre_save()`, where values are marked as the machine's, and calls `Model.save_base()` itself, so
-    this private method is the first of the model's own that it reaches.
+    `_save_table()` is private, and the one place between the INSERT and `post_save`, whose receivers may move the row
+    on. Fixtures reach it without `save_base()` of the model's own.
     """
     original: Any = getattr(model, "_save_table")  # noqa: B009 - the stubs do not know it
 
     @wraps(original)
-    def _save_table(self: models.Model, raw: bool = False, *args: Any, **kwargs: Any) -> Any:
-        if not raw:
-            return original(self, raw, *args, **kwargs)
-        columns = [field.attname for field in self._meta.concrete_fields if isinstance(field, MachineColumn)]
-        values = {name: vars(self)[name] for name in columns if name in vars(self)}
-        vars(self).update({name: Written(value) for name, value in values.items() if not hasattr(value, "as_sql")})
+    def _save_table(
+        self: models.Model,
+        raw: bool = False,
+        cls: type[models.Model] | None = None,
+        force_insert: Any = False,
+        force_update: bool = False,
+        using: str | None = None,
+        update_fields: Any = None,
+    ) -> Any:
+        if raw:
+            with _columns_marked_as_ours(self):
+                return original(self, raw, cls, force_insert, force_update, using, update_fields)
+        table = cls or type(self)
+        may_exist = _may_exist(self, table, force_insert)
+        state = vars(self._state)
+        outer, state[INSERTED] = state.get(INSERTED), set()
         try:
-            return original(self, raw, *args, **kwargs)
+            updated = original(self, raw, cls, force_insert, force_update, using, update_fields)
+            inserted = state[INSERTED]
         finally:
-            vars(self).update(values)
+            state[INSERTED] = outer
+            if outer is None:
+                del state[INSERTED]
+        using = using or router.db_for_write(type(self), instance=self)
+        for bound in _machines(self):
+            if bound.model is table:
+                if bound.names.sequence in inserted:
+                    if bound.machine.record_initial:
+                        bound.record_first([_first_state(self, bound)], using)
+                elif may_exist:
+                    bound.meet_existing_row(self, using)
+        return updated
 
     setattr(model, "_save_table", _save_table)  # noqa: B010
+
+
+def _may_exist(instance: models.Model, table: type[models.Model], force_insert: Any) -> bool:
+    """Say whether an instance made by hand, with a key of its own, may turn out to be a row that exists."""
+    return instance._state.adding and not force_insert and getattr(instance, table._meta.pk.attname) is not None
+
+
+@contextmanager
+def _columns_marked_as_ours(instance: models.Model) -> Iterator[None]:
+    """Let a raw save, which skips `pre_save()`, copy the columns as they are."""
+    data = vars(instance)
+    columns = [field.attname for field in instance._meta.concrete_fields if isinstance(field, MachineColumn)]
+    values = {name: data[name] for name in columns if name in data}
+    data.update({name: Written(value) for name, value in values.items() if not hasattr(value, "as_sql")})
+    try:
+        yield
+    finally:
+        data.update(values)
 
 
 def _first_state(instance: models.Model, bound: BoundMachine[Any]) -> tuple[Any, str, Any]:

@@ -26,7 +26,7 @@ from statemachine_fields.exceptions import (
     UnknownState,
 )
 from statemachine_fields.machine.context import described, with_context
-from statemachine_fields.machine.fields import Pending, row_label
+from statemachine_fields.machine.fields import Pending, machine_attributes, row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
@@ -50,7 +50,8 @@ class Transitioner(Generic[M]):
     # Set on the way, once it is known how the move is written and from where.
     shape: Shape
     values: tuple[Any, ...]
-    extras: tuple[Any, ...]
+    draft: StateTransition[M] | None
+    extras: tuple[Any, ...] | None
     left: Mapping[str, Any]
     from_status: str
 
@@ -109,6 +110,8 @@ class Transitioner(Generic[M]):
         graph, instance = self.bound.graph, self.instance
         if self.to_status not in graph:
             raise self._unknown(self.to_status)
+        if self.expected is not None and (not isinstance(self.expected, str | int) or isinstance(self.expected, bool)):
+            raise TypeError(f"expected must be a state or a number of transitions, got {self.expected!r}.")
         if isinstance(self.expected, str) and self.expected not in graph:
             raise self._unknown(self.expected)
         if instance._state.adding or instance.pk is None:
@@ -128,31 +131,38 @@ class Transitioner(Generic[M]):
         self._choose_the_way()
         watched = is_heard(pre_transition, self.bound.model) or is_heard(post_transition, self.bound.model)
         tried = False
-        if self.dialect.is_one_statement and self.shape.records and not (watched or self.by_save or self.left):
+        alone = self.dialect.is_one_statement and self.shape.records and not (watched or self.by_save or self.left)
+        if alone and not self._is_committed_by_hand():
             moved = self._compare_and_set()
             if moved is not None:
                 return self._conclude(moved)
             tried = True
         # Code of the user's may raise after the record is written, and the caller may catch that and go on.
-        runs_code = watched or self.by_save or bool(self.bound.guards)
+        runs_code = watched or self.by_save or bool(self.bound.guards) or not self.shape.records
         with transaction.atomic(using=self.using, savepoint=runs_code):
             outcome = self._in_transaction(tried)
         if isinstance(outcome, StateMachineError):  # raised out here, so that a caller's transaction stays usable
             raise outcome
         return outcome
 
+    def _is_committed_by_hand(self) -> bool:
+        """Say whether a receiver waits for a commit that only the caller makes, which needs a block to wait in."""
+        if not is_heard(transition_committed, self.bound.model):
+            return False
+        return not self.connection.in_atomic_block and not self.connection.get_autocommit()
+
     def _choose_the_way(self) -> None:
         """Decide what our statement carries, and what is left to Django or to the model's own save()."""
         self.updates.assign()
         ours, self.left = ({}, {}) if self.by_save or not self.save else self.updates.split()
+        self.draft, self.extras = self.bound.draft_record(self.record, self.connection)
         self.shape = self.bound.shape(
             moves=self.save and not self.by_save,
-            records=not has_receivers(self.bound.transition_model),
+            records=self.extras is not None and not has_receivers(self.bound.transition_model),
             compares_sequence=isinstance(self.expected, int),
             updates=tuple([field.column for field in ours]),
         )
         self.values = tuple([field.get_db_prep_save(value, self.connection) for field, value in ours.items()])
-        self.extras = self.bound.read_extras(self.record, self.connection) if self.shape.extras else ()
 
     def _in_transaction(self, tried: bool) -> StateTransition[M] | StateMachineError:
         moved = None
@@ -175,7 +185,11 @@ class Transitioner(Generic[M]):
 
     def _compare_and_set(self) -> Moved | None:
         """Move the row if it is where the instance says, and may go from there; None if that remains to be seen."""
-        believed = self.expected if isinstance(self.expected, str) else self._believed_status()
+        believed = self._believed_status()
+        if isinstance(self.expected, str) and believed != self.expected:
+            if self.bound.guards or self.user is not None:  # who must not be asked about a row that is elsewhere
+                return None
+            believed = self.expected
         if believed is None or not (self.forced or self.bound.graph.allows(believed, self.to_status)):
             return None
         if self._blockers(believed):
@@ -218,7 +232,7 @@ class Transitioner(Generic[M]):
             self.metadata,
             sequence,
             self.values,
-            self.extras,
+            self.extras or (),
         )
         return self._ask(lambda: self.dialect.move(self.connection, self.shape, move))
 
@@ -249,13 +263,13 @@ class Transitioner(Generic[M]):
             self._write_left()
         if pending is not None:
             self._settle(pending) if self.by_save else self._watch(pending)
-        if is_heard(post_transition, bound.model):
-            post_transition.send(**self._told(self.from_status), transition=transition)
-        if is_heard(transition_committed, bound.model):
+        if is_heard(transition_committed, bound.model):  # in the order of the moves, also of those that receivers make
             told = self._told(self.from_status)
             transaction.on_commit(
                 lambda: transition_committed.send_robust(**told, transition=transition), using=self.using
             )
+        if is_heard(post_transition, bound.model):
+            post_transition.send(**self._told(self.from_status), transition=transition)
         return transition
 
     def _load_record(self, moved: Moved) -> StateTransition[M]:
@@ -268,7 +282,7 @@ class Transitioner(Generic[M]):
             "metadata": loaded(self.metadata),
             "sequence": moved.sequence,
         }
-        return self.bound.load_record(self.instance, self.using, values, self.record, adding=not self.shape.records)
+        return self.bound.load_record(self.instance, self.using, values, self.draft, adding=not self.shape.records)
 
     def _write_left(self) -> None:
         """Let Django write what our statement could not carry, and read back what came of expressions."""
@@ -286,7 +300,8 @@ class Transitioner(Generic[M]):
                 f"{row_label(self.instance)}: save() returned without saving, so the move to {self.to_status!r} was "
                 "undone. Let save() of the model call super().save() with the update_fields it is given."
             )
-        self.bound.field.assignments.write(self.instance, self.to_status)
+        if self.bound.field.assignments.pending_of(self.instance) is pending:  # else it has moved on meanwhile
+            self.bound.field.assignments.forget(self.instance)
 
     def _watch(self, pending: Pending) -> None:
         """Say so if the transaction commits the record of a move that nobody saved."""
@@ -319,9 +334,8 @@ class Transitioner(Generic[M]):
     def _remember_instance(self) -> Callable[[], None]:
         """Return what puts the instance back to where it is now."""
         data, state = vars(self.instance), vars(self.instance._state)
-        assignments = self.bound.field.assignments
-        names = (*self.bound.names.columns, *[field.attname for field in self.updates.fields])
-        marks = (assignments.was, assignments.pending)
+        columns, marks = machine_attributes(type(self.instance))  # of all its machines: a receiver may move another
+        names = (*columns, *[field.attname for field in self.updates.fields])
         before = {name: data[name] for name in names if name in data}
         marked = {name: state[name] for name in marks if name in state}
         related = dict(self.instance._state.fields_cache) if self.updates.given else None

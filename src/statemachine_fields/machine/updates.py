@@ -63,6 +63,10 @@ class Updates:
         """Put the given values on the instance, where `save()` and `pre_save()` find them."""
         for field, value in self.given.items():
             setattr(self._instance, field.name, value)
+        if related := [field for field in self.given if field.is_relation]:
+            # As save() does: refuse an object that has no key yet, which would be written as NULL.
+            prepare: Any = getattr(self._instance, "_prepare_related_fields_for_save")  # noqa: B009
+            prepare(operation_name="transition_to", fields=related)
 
     def split(self) -> tuple[dict[Any, Any], dict[str, Any]]:
         """Return values for our statement, by field, and those left to Django, by name.

@@ -2,7 +2,7 @@
 
 from lab.models.around import Document, Memo
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
-from lab.models.options import Kept, Logged, Protected, Reasoned, Unindexed
+from lab.models.options import Defaulting, Kept, Logged, Protected, Reasoned, Stamping, Unindexed
 from lab.models.saving import Audited, Derived, Hooked, Lazy, Stamped
 from lab.models.states import Invoice, Parcel, Project, Ticket
 
@@ -10,6 +10,7 @@ __all__ = [
     "Audited",
     "Bolt",
     "Car",
+    "Defaulting",
     "Derived",
     "Document",
     "Door",
@@ -27,6 +28,7 @@ __all__ = [
     "RacingCar",
     "Reasoned",
     "Stamped",
+    "Stamping",
     "Ticket",
     "Unindexed",
     "Vehicle",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -35,6 +36,33 @@ class Reason(models.Model):
         abstract = True
 
 
+class Computed(models.Model):
+    """Fields of the audit table that fill themselves, in Python and in the database."""
+
+    uid = models.UUIDField(default=uuid.uuid4)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        abstract = True
+
+
+class Filled(models.Model):
+    """One more that only the database fills."""
+
+    source = models.CharField(max_length=10, db_default="web")
+
+    class Meta:
+        abstract = True
+
+
+class Stamping(models.Model):
+    states = StateMachine(**FLOW, transition_base=Computed)
+
+
+class Defaulting(models.Model):
+    states = StateMachine(**FLOW, transition_base=Filled)
+
+
 class Reasoned(models.Model):
     states = StateMachine(**FLOW, transition_base=Reason)
 
@@ -42,6 +70,7 @@ class Reasoned(models.Model):
 class Logged(models.Model):
     """The first state is recorded too."""
 
+    owner = models.ForeignKey(Kept, null=True, on_delete=models.CASCADE, related_name="+")
     name = models.CharField(max_length=20, default="")
     states = StateMachine(**FLOW, record_initial=True)
 
