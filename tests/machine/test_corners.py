@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import pickle
+import zoneinfo
 
 import pytest
 from django.db import IntegrityError, connection, connections, models, transaction
@@ -11,6 +13,7 @@ from django.db.models import F, Q, Window
 from django.db.models.functions import RowNumber
 from django.db.models.signals import post_save
 from django.test.utils import isolate_apps
+from django.utils import timezone
 
 from lab.models import Audited, Defaulting, Document, Invoice, Kept, Logged, Stamped, Stamping
 from statemachine_fields import StateMachine, TransitionBlocked
@@ -253,6 +256,21 @@ class TestConnections:
             connection.close()
         assert row.states.history.count() == 4
         assert "after a table was altered" in caplog.text
+
+
+@pytest.mark.skipif(connection.vendor == "postgresql", reason="PostgreSQL keeps instants, not local times")
+def test_times_are_right_in_a_database_that_keeps_local_time(monkeypatch):
+    there = connections["default"]
+    monkeypatch.setitem(vars(there), "timezone", zoneinfo.ZoneInfo("America/New_York"))
+    monkeypatch.setitem(vars(there), "timezone_name", "America/New_York")
+    row = Stamped.objects.create()
+    record = row.states.transition_to("DONE")
+    row.refresh_from_db()
+    assert abs(timezone.now() - record.transitioned_at) < datetime.timedelta(minutes=1)
+    assert record.transitioned_at == row.status_changed_at == row.states.history.get().transitioned_at
+    Stamped.states.bulk_transition(Stamped.objects.all(), "NEW")
+    assert abs(timezone.now() - row.states.history.first().transitioned_at) < datetime.timedelta(minutes=1)
+    assert row.states.status_at(timezone.now()) == "NEW"
 
 
 class TestSmallThings:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models.sql.query import Query
 
-from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.clock import DatabaseClock, local_now, stores_utc
 from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 
@@ -24,17 +24,19 @@ class Portable:
     default_is_utc = False
 
     def __init__(self) -> None:
-        self._texts: dict[Shape, _Texts] = {}
+        self._texts: dict[tuple[Shape, bool], _Texts] = {}
 
     def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
-        text = self._texts.get(shape)
+        in_utc = stores_utc(connection)
+        text = self._texts.get((shape, in_utc))
         if text is None:
-            text = self._texts[shape] = _Texts(shape, connection)
+            text = self._texts[shape, in_utc] = _Texts(shape, connection)
         key = _prepared(shape.table.key_field, move.key, connection)
         status = (move.to_status,) if shape.moves else ()
         compared = (key, move.from_status) + ((move.sequence,) if shape.compares_sequence else ())
         with connection.cursor() as cursor:
-            cursor.execute(text.update, (*status, *move.updates, *compared))
+            clock = () if in_utc else (local_now(connection),)
+            cursor.execute(text.update, (*status, *move.updates, *clock, *compared))
             if not cursor.rowcount:
                 return None
             if shape.records:
