@@ -167,6 +167,20 @@ class TestOneWinner:
             assert row.status == history[-1].to_status
             assert all(a.transitioned_at <= b.transitioned_at for a, b in itertools.pairwise(history))
 
+    def test_a_save_beside_a_move_loses_neither(self):
+        row = Stamped.objects.create(name="a")
+        mover, saver = Stamped.objects.get(), Stamped.objects.get()
+
+        def save():
+            saver.name = "b"
+            for _ in range(20):
+                saver.save()
+
+        results = together(lambda: mover.states.transition_to("DONE"), save)
+        assert not [result for result in results if isinstance(result, Exception)]
+        row.refresh_from_db()
+        assert (row.status, row.name) == ("DONE", "b")
+
     def test_self_loops_all_succeed_and_count(self):
         parcel = Parcel.objects.create(status="SCANNED")
         instances = [Parcel.objects.get() for _ in range(5)]

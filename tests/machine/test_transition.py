@@ -6,7 +6,6 @@ import datetime
 import decimal
 import logging
 import pickle
-import threading
 import uuid
 
 import pytest
@@ -528,70 +527,3 @@ class TestOtherDatabase:
         theirs.states.transition_to("NEW")
         assert stored(ours, "status_sequence") == 0
         assert not ours.states.history.exists()
-
-
-@pytest.mark.django_db(transaction=True)
-class TestConcurrency:
-    """Real threads with connections of their own."""
-
-    @staticmethod
-    def race(*moves):
-        """Run the moves at the same moment and return what each gave: a record or an error."""
-        barrier = threading.Barrier(len(moves))
-        results = [None] * len(moves)
-
-        def run(number, move):
-            try:
-                barrier.wait(10)
-                results[number] = move()
-            except Exception as error:  # noqa: BLE001 - the caller looks at it
-                results[number] = error
-            finally:
-                connections.close_all()
-
-        threads = [threading.Thread(target=run, args=item) for item in enumerate(moves)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        return results
-
-    def test_of_many_who_race_for_one_move_exactly_one_wins(self):
-        row = Stamped.objects.create()
-        instances = [Stamped.objects.get() for _ in range(6)]
-        results = self.race(*(lambda i=instance: i.states.transition_to("DONE") for instance in instances))
-        winners = [result for result in results if not isinstance(result, Exception)]
-        losers = [result for result in results if isinstance(result, InvalidStateTransition)]
-        assert (len(winners), len(losers)) == (1, 5)
-        assert {loser.from_status for loser in losers} == {"DONE"}
-        assert sorted(instance.status for instance in instances) == ["DONE"] + ["NEW"] * 5
-        row.refresh_from_db()
-        assert (row.status_sequence, row.states.history.count()) == (1, 1)
-
-    def test_moves_that_all_succeed_form_an_unbroken_chain(self):
-        parcel = Parcel.objects.create(status="SCANNED")
-
-        def scan():
-            mine = Parcel.objects.get()
-            return [mine.states.transition_to("SCANNED") for _ in range(10)]
-
-        results = self.race(scan, scan, scan)
-        assert not [result for result in results if isinstance(result, Exception)]
-        parcel.refresh_from_db()
-        assert parcel.status_sequence == 30
-        assert list(parcel.states.history.values_list("sequence", flat=True)) == list(range(30, 0, -1))
-        times = list(parcel.states.history.values_list("transitioned_at", flat=True))
-        assert times == sorted(times, reverse=True)
-
-    def test_a_save_beside_a_move_loses_neither(self):
-        row = Stamped.objects.create(name="a")
-        mover, saver = Stamped.objects.get(), Stamped.objects.get()
-
-        def save():
-            saver.name = "b"
-            for _ in range(20):
-                saver.save()
-
-        results = self.race(lambda: mover.states.transition_to("DONE"), save)
-        assert not [result for result in results if isinstance(result, Exception)]
-        assert (stored(row), stored(row, "name")) == ("DONE", "b")
