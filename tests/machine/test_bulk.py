@@ -241,6 +241,19 @@ class TestConcurrency:
         assert (result.moved, [refusal.pk for refusal in result.refusals]) == (2, [first.pk])
         assert [t.to_status for t in first.states.history] == ["FAILED"]
 
+    def test_a_row_that_no_longer_matches_the_filter_once_it_is_locked_stays(self):
+        if not POSTGRESQL:
+            pytest.skip("how to see that somebody waits for a lock is written for PostgreSQL")
+        row = rows(1).get()
+        results = []
+        with transaction.atomic():
+            Stamped.objects.update(name="taken")
+            thread = threading.Thread(target=self.bulk, args=(results, Stamped.objects.filter(name="0")))
+            thread.start()
+            wait_until_blocked()
+        thread.join(20)
+        assert (results[0].moved, results[0].refused, row.states.history.count()) == (0, 0, 0)
+
     def test_two_at_once_move_every_row_once_and_do_not_deadlock(self):
         rows(300)
         results = []
@@ -252,9 +265,10 @@ class TestConcurrency:
         assert sum(result.moved for result in results) == 300
         assert Stamped.states.transition_model.objects.count() == 300
 
-    def bulk(self, results):
+    def bulk(self, results, queryset=None):
+        queryset = Stamped.objects.all() if queryset is None else queryset
         try:
-            results.append(Stamped.states.bulk_transition(Stamped.objects.all(), "DONE", batch_size=50))
+            results.append(Stamped.states.bulk_transition(queryset, "DONE", batch_size=50))
         finally:
             connections.close_all()
 

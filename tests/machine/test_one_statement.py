@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from django.db import connection, connections, transaction
+from django.db import ProgrammingError, connection, connections, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext, override_settings
 
@@ -179,7 +181,23 @@ class TestPreparing:
         row.states.transition_to("FAILED")
         assert [record.sequence for record in row.states.history] == [3, 2, 1]
         assert len(caplog.messages) == 1
-        assert "lost a prepared statement" in caplog.messages[0]
+        page = Path(__file__).parents[2].joinpath("docs/howto/poolers.md").read_text()
+        assert caplog.messages[0] in " ".join(page.replace("  > ", "").split()), "howto/poolers.md quotes it"
+        connection.close()
+
+    def test_a_transaction_that_lost_one_can_be_repeated(self, row):
+        connection.close()
+        row.states.transition_to("DONE")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name FROM pg_prepared_statements")
+            for (name,) in cursor.fetchall():
+                cursor.execute(f'DEALLOCATE "{name}"')
+        with pytest.raises(ProgrammingError), transaction.atomic():
+            row.states.transition_to("NEW")
+        assert row.status == "DONE"
+        with transaction.atomic():
+            row.states.transition_to("NEW")
+        assert row.states.history.count() == 2
         connection.close()
 
     def test_survives_a_new_connection(self, row):

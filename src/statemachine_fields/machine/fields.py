@@ -79,8 +79,9 @@ class MachineColumn(PlainInMigrations):
     """A column that only the machine it is bound to writes.
 
     What `save()` writes is what `pre_save()` made of the instance, wrapped. Anything that reaches the database's door
-    without that wrapper came through `update()`, `bulk_update()` or an upsert, and is refused. A copy that is bound to no
-    machine, as in a migration or in a history table of another library, is the plain field.
+    without that wrapper came through `update()` or `bulk_update()`, and is refused. (An upsert passes: its UPDATE half is
+    never shown to the field.) A copy that is bound to no machine, as in a migration or in a history table of another
+    library, is the plain field.
     """
 
     bound: BoundMachine[Any] | None = None

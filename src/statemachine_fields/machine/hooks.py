@@ -1,7 +1,7 @@
 """What a bound machine adds to some of its model's own methods.
 
 They are wrapped on the concrete class that owns the columns, so an override in that class is inside the wrapper and
-one in a proxy or child reaches it through `super()`. `inspect.unwrap()` finds what was there before.
+one in a proxy or child reaches it through `super()`. `__wrapped__` is what was there before.
 """
 
 from __future__ import annotations
