@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from http.cookiejar import CookieJar
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from django.db import connections
@@ -20,6 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENDORS = {"postgresql": "postgresql", "sqlite": "sqlite", "mariadb": "mysql"}
 
 only_postgresql = pytest.mark.skipif(SMF_DB != "postgresql", reason="about the PostgreSQL server")
+only_sqlite = pytest.mark.skipif(
+    SMF_DB != "sqlite", reason="the demo has its own SQLite database, so one run is enough"
+)
 
 
 def test_package_is_typed():
@@ -135,3 +141,141 @@ def test_dev_refuses_an_unknown_command():
 
     assert refused.returncode == 2
     assert "tset" in refused.stderr
+
+
+class Demo:
+    """`manage.py demo` as somebody would run it, on a database of its own."""
+
+    def __init__(self, directory, *arguments):
+        settings = (
+            f"from config.settings import *\nDATABASES['default']['NAME'] = {str(directory / 'demo.sqlite3')!r}\n"
+        )
+        (directory / "demo_settings.py").write_text(settings)
+        environment = {**os.environ, "PYTHONPATH": str(directory), "DJANGO_SETTINGS_MODULE": "demo_settings"}
+        self.output = directory / "output"
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "manage.py", "demo", "--orders", "20", *arguments],
+                cwd=ROOT / "testproject",
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def said(self):
+        return self.output.read_text()
+
+    def workers(self):
+        """The processes of its worker, by what the worker says."""
+        return {int(pid) for pid in re.findall(r"(?:INFO|WARNING|ERROR) \[(\d+)\]", self.said())}
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+
+@pytest.fixture
+def start_demo(tmp_path):
+    demos = []
+
+    def start(*arguments):
+        demos.append(Demo(tmp_path, *arguments))
+        return demos[-1]
+
+    yield start
+    for demo in demos:
+        if demo.process.poll() is None:
+            demo.process.kill()
+        for pid in filter(is_running, demo.workers()):
+            os.kill(pid, signal.SIGKILL)
+
+
+@only_sqlite
+def test_demo_shows_orders_that_move_and_ends(start_demo):
+    demo = start_demo("--no-serve", "--run-for", "9")
+
+    assert demo.process.wait(timeout=60) == 0, demo.said()
+    said = demo.said()
+    assert "Driving orders" in said
+    assert "The history of Order" in said
+    assert "stateDiagram-v2" in said
+    assert "Traceback" not in said
+    status = re.findall(r"0 processes · ([\d,]+) moved", said)
+    assert int(status[-1]) > 0
+    statistics = said.split("What the worker did")[1]
+    assert re.search(r"^  Pending +[1-9]", statistics, re.MULTILINE)
+    assert len(demo.workers()) > 0
+    assert not any(map(is_running, demo.workers()))
+
+
+@only_sqlite
+def test_demo_serves_an_admin_in_which_orders_move(start_demo):
+    demo = start_demo("--port", "0")
+    wait_until(lambda: "1 process" in demo.said())
+    visitor = Visitor(re.search(r"http://127\.0\.0\.1:\d+", demo.said())[0])
+    visitor.log_in()
+    before = visitor.statuses()
+    assert len(before) >= 20
+
+    wait_until(lambda: any(before.get(order, status) != status for order, status in visitor.statuses().items()))
+    wait_until(lambda: len(visitor.statuses()) > len(before))  # new orders come in
+    wait_until(lambda: "shop.Order.states" in visitor.get("/admin/statemachine_worker/runstatistics/"))
+
+    assert demo.end() == 0
+    assert "What the worker did" in demo.said()
+    assert "Traceback" not in demo.said()
+
+
+@only_sqlite
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_demo_leaves_no_process_behind(start_demo, number):
+    demo = start_demo("--port", "0")
+    wait_until(lambda: "1 process" in demo.said())
+
+    assert demo.end(number) == 0
+    assert "The worker stops" in demo.said()
+    assert not any(map(is_running, demo.workers()))
+
+
+@only_sqlite
+def test_demo_ends_when_its_time_is_over(start_demo):
+    demo = start_demo("--port", "0", "--run-for", "2")
+
+    assert demo.process.wait(timeout=60) == 0
+    assert "What the worker did" in demo.said()
+
+
+class Visitor:
+    """A browser, logged in to the admin."""
+
+    def __init__(self, address):
+        self.address = address
+        self.cookies = CookieJar()
+        self.opener = build_opener(HTTPCookieProcessor(self.cookies))
+
+    def get(self, path, **data):
+        body = urlencode(data).encode() if data else None
+        with self.opener.open(self.address + path, body, timeout=30) as page:
+            return page.read().decode()
+
+    def log_in(self):
+        wait_until(self.is_answered)
+        token = next(cookie.value for cookie in self.cookies if cookie.name == "csrftoken")
+        page = self.get("/admin/login/", username="admin", password="admin", csrfmiddlewaretoken=token, next="/admin/")
+        assert "Site administration" in page
+
+    def is_answered(self):
+        try:
+            return bool(self.get("/admin/login/"))
+        except OSError:
+            return False
+
+    def statuses(self):
+        """The status of every order on the first page, by its number."""
+        page = self.get("/admin/shop/order/")
+        return {
+            int(number): status
+            for number, status in re.findall(
+                r'field-id"><a [^>]*>(\d+)</a>.*?field-status[^>]*>([^<]+)<', page, re.DOTALL
+            )
+        }

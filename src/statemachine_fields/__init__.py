@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     InvalidStateTransition,
+    RowLeased,
     RowMissing,
     StateMachineError,
     TransitionBlocked,
@@ -19,6 +20,7 @@ from statemachine_fields.machine.context import transition_context
 from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
+from statemachine_fields.machine.handlers import handler
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -28,6 +30,7 @@ __all__ = [
     "BoundMachine",
     "ConcurrentTransition",
     "InvalidStateTransition",
+    "RowLeased",
     "RowMissing",
     "State",
     "StateMachine",
@@ -38,6 +41,7 @@ __all__ = [
     "TransitionBlocked",
     "UnknownState",
     "UnrecordedStatusChange",
+    "handler",
     "transition_context",
 ]
 

@@ -1,4 +1,5 @@
-"""Every system check and its id: 001–099 the machine, 101–199 the worker. Each number is used once, for ever.
+"""Every system check and its id: 001–099 the machine, here; 101–199 the worker, in `worker_checks`. Each number is used
+once, for ever.
 
 What can be seen in a declaration alone raises `ValueError` there. These need the rest of the project: the columns and
 models around a machine, or they are smells that someone may want to silence.
@@ -17,13 +18,14 @@ from django.db import models
 from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
+from statemachine_fields.worker_checks import check_timed, handlers_never_called, worker_not_installed
 
 
 @checks.register(checks.Tags.models)
 def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Check every machine of the project, or of the apps given."""
     found: list[checks.CheckMessage] = []
-    machines = 0
+    machines = timed = 0
     for config in app_configs or apps.get_app_configs():
         for model in config.get_models(include_auto_created=True):
             for name, declared in declared_machines(model).items():
@@ -32,8 +34,12 @@ def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
                     found += check_unbound(model, name, declared)
                 elif declared.bound.model is model:
                     found += check_bound(declared.bound)
+                    timed += declared.bound.is_timed
+            found += handlers_never_called(model)
     if machines and not apps.is_installed("statemachine_fields"):
         found.append(app_not_installed())
+    if timed and not apps.is_installed("statemachine_fields.worker"):
+        found.append(worker_not_installed())
     return [*found, *wrong_settings()]
 
 
@@ -44,6 +50,7 @@ def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
     yield from trap_states(bound)
     yield from same_but_for_case(bound)
     yield from same_label(bound)
+    yield from check_timed(bound)
 
 
 def app_not_installed() -> checks.Error:
@@ -68,7 +75,8 @@ def wrong_settings() -> Iterator[checks.Error]:
 def check_unbound(model: type[models.Model], name: str, machine: StateMachine) -> Iterator[checks.Error]:
     """Say which of a machine's columns the model has put something else in place of."""
     there = {field.name for field in model._meta.local_fields} | set(vars(model))
-    taken = [name for name in machine.names.columns if name in there and not machine.owns_column(model, name)]
+    columns = machine.columns_of(model, name)
+    taken = [column for column in columns if column in there and not machine.owns_column(model, column)]
     for column in taken or [machine.names.status]:
         yield checks.Error(
             f"The machine {name!r} needs the column {column!r}, which the model or another machine declares.",

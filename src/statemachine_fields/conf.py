@@ -23,6 +23,20 @@ class Settings:
     PREPARE: bool | Literal["auto"] = "auto"
     #: The request header whose value the middleware records as `request_id`.
     REQUEST_ID_HEADER: str = "X-Request-ID"
+    #: How long a worker holds a row without extending its lease: how soon another takes over after it died.
+    LEASE_SECONDS: float = 60.0
+    #: How often an idle worker looks for due rows.
+    POLL_SECONDS: float = 1.0
+    #: How many rows a worker takes at once, at most.
+    BATCH_SIZE: int = 1000
+    #: How long a handler may run where its state says nothing; None for as long as it likes.
+    TIME_LIMIT_SECONDS: float | None = 300.0
+    #: How many workers may die of a row before it is moved to `error_to`, or parked.
+    MAX_CRASHES: int = 5
+    #: How long a stopping worker waits for running handlers before it gives their rows back.
+    STOP_SECONDS: float = 30.0
+    #: How long run statistics are kept.
+    STATISTICS_DAYS: int = 30
 
 
 _current: Settings | None = None
@@ -48,7 +62,16 @@ def _read(given: Any) -> Settings:
     read = Settings(**given)
     if read.PREPARE not in (True, False, "auto"):
         raise ImproperlyConfigured(f"{NAME}['PREPARE'] must be True, False or 'auto', got {read.PREPARE!r}.")
+    for key in ("LEASE_SECONDS", "POLL_SECONDS", "BATCH_SIZE", "MAX_CRASHES", "STOP_SECONDS", "STATISTICS_DAYS"):
+        _refuse_unless_positive(key, getattr(read, key))
+    if read.TIME_LIMIT_SECONDS is not None:
+        _refuse_unless_positive("TIME_LIMIT_SECONDS", read.TIME_LIMIT_SECONDS)
     return read
+
+
+def _refuse_unless_positive(key: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ImproperlyConfigured(f"{NAME}[{key!r}] must be a number above 0, got {value!r}.")
 
 
 @receiver(setting_changed, dispatch_uid=NAME)

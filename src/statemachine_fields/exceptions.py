@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ConcurrentTransition",
     "InvalidStateTransition",
+    "LeaseLost",
+    "RowLeased",
     "RowMissing",
     "StateMachineError",
     "TransitionBlocked",
@@ -114,6 +116,37 @@ class ConcurrentTransition(StateMachineError):
         )
 
 
+class LeaseLost(StateMachineError):
+    """A worker said something of a row that it no longer holds. Nothing was written."""
+
+    def __init__(self, label: str, token: int) -> None:
+        super().__init__(label, token)
+        self.label = label
+        self.token = token
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label} is no longer leased with token {self.token}: the lease ended, or somebody moved or released the "
+            "row. What its handler wanted is dropped; whoever holds the row now decides."
+        )
+
+
+class RowLeased(StateMachineError):
+    """A worker is running the row, so it cannot be rescheduled now."""
+
+    def __init__(self, label: str, owner: str, action: str) -> None:
+        super().__init__(label, owner, action)
+        self.label = label
+        self.owner = owner
+        self.action = action
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label} is being run by {self.owner}, so {self.action}() left it alone. Wait for the outcome, or take "
+            "the row away from the worker with release() first."
+        )
+
+
 class RowMissing(StateMachineError):
     """There is no row to move: the instance was never saved, or its row was deleted."""
 
@@ -128,25 +161,31 @@ class RowMissing(StateMachineError):
         return f"{self.label} has not been saved, so there is no row to move. Call save() first."
 
 
+#: What to do instead of writing a column with a query, by what the column is about.
+RECORDED = ", and leave no record. Use bulk_transition() for many rows, or transition_to() for one."
+TIMED = ". Use run_at(), release() or resume() of the row."
+
+
 class UnrecordedStatusChange(StateMachineError):
     """A machine's column was about to be written by something other than the machine.
 
     `was` is what the row's instance held before, or Django's `NOT_PROVIDED` where no single row was about to change.
     """
 
-    def __init__(self, label: str, field: str, machine: str, was: object, now: object) -> None:
-        super().__init__(label, field, machine, was, now)
+    def __init__(self, label: str, field: str, machine: str, was: object, now: object, remedy: str = RECORDED) -> None:
+        super().__init__(label, field, machine, was, now, remedy)
         self.label = label
         self.field = field
         self.machine = machine
         self.was = was
         self.now = now
+        self.remedy = remedy
 
     def __str__(self) -> str:
         if self.was is NOT_PROVIDED:
             return (
-                f"{self.label}: a query would write {self.field!r}, which only the machine {self.machine!r} writes, and "
-                "leave no record. Use bulk_transition() for many rows, or transition_to() for one. Nothing was written."
+                f"{self.label}: a query would write {self.field!r}, which only the machine {self.machine!r} writes"
+                f"{self.remedy} Nothing was written."
             )
         return (
             f"{self.label}: {self.field!r} was assigned {self.now!r}, which would be a move without a record. "

@@ -23,3 +23,25 @@ transition_committed = Signal()
 #: Sent when a move was refused, before the error is raised; errors of receivers are logged. Nothing was written.
 #: Further argument: `error` (the `StateMachineError`).
 transition_rejected = Signal()
+
+# What workers tell. The sender is the model class; all carry `machine` and `using`. Errors of receivers are logged.
+
+#: Sent when a worker has taken rows. Further arguments: `keys`, `owner`.
+leases_claimed = Signal()
+
+#: Sent when a worker has taken a row that another held and said nothing of. Further arguments: `instance`, `crashes`
+#: (how often that happened in this state), `error` (from whom it was taken).
+lease_recovered = Signal()
+
+#: Sent when a try has failed and that is written on the row. Further arguments: `instance`, `error`, `failures`,
+#: `exception` (None for a `Retry`, or if the handler was stopped).
+handler_failed = Signal()
+
+#: Sent when a row was taken out of the clock. Further arguments: `instance`, `error`.
+row_parked = Signal()
+
+#: Sent when an outcome came too late and was dropped. Further arguments: `instance`, `outcome` (in words).
+outcome_dropped = Signal()
+
+#: Sent when rows were deleted because their time was up. Further arguments: `keys`, `state`.
+rows_deleted = Signal()

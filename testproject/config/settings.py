@@ -17,6 +17,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "statemachine_fields",
+    "statemachine_fields.worker",
     "shop",
 ]
 if "demo" not in sys.argv[1:2]:  # which shows the shop alone; the other two are for the tests

@@ -1,10 +1,14 @@
-"""The shop of the demo and the docs."""
+"""The shop of the demo: orders that move by themselves, and by hand."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.db import models
 
-from statemachine_fields import StateMachine
+from shop import world
+from statemachine_fields import State, StateMachine
+from statemachine_fields.worker import HandlerContext, Move, Retry
 
 
 class Order(models.Model):
@@ -12,17 +16,18 @@ class Order(models.Model):
 
     customer = models.CharField(max_length=100)
     total = models.DecimalField(max_digits=10, decimal_places=2)
+    tracking = models.CharField(max_length=30, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     states = StateMachine(
         states=[
-            ("PENDING", "Pending"),
-            ("PAID", "Paid"),
-            ("PACKED", "Packed"),
-            ("SHIPPED", "Shipped"),
-            ("DELIVERED", "Delivered"),
+            State("PENDING", "Pending", start_after=3, retry_after=4, timeout_after=25, timeout_to="CANCELLED"),
+            State("PAID", "Paid", start_after=4, retry_after=4),
+            State("PACKED", "Packed", start_after=3, retry_after=2, backoff=2, max_attempts=3),
+            State("SHIPPED", "Shipped", start_after=6, retry_after=6),
+            State("DELIVERED", "Delivered", external=True),  # people send things back, or do not
             ("RETURNED", "Returned"),
-            ("CANCELLED", "Cancelled"),
+            State("CANCELLED", "Cancelled", delete_after=timedelta(days=30)),
         ],
         initial="PENDING",
         transitions={
@@ -33,6 +38,27 @@ class Order(models.Model):
             "DELIVERED": ["RETURNED"],
         },
     )
+
+    @states.handler("PENDING")
+    def look_for_payment(self) -> str | None:
+        return "PAID" if world.has_paid(self) else None  # None: not yet, look again after retry_after
+
+    @states.handler("PAID")
+    def pack(self) -> str:
+        return "PACKED"
+
+    @states.handler("PACKED")
+    def book_carrier(self, ctx: HandlerContext) -> Move | Retry:
+        try:
+            carrier, tracking = world.book_carrier(self)
+        except world.CarrierBusy as error:
+            return Retry(error=str(error))  # three of them, and the order is parked until somebody looks at it
+        facts = {"carrier": carrier, "tracking": tracking, "attempt": ctx.attempt}
+        return Move("SHIPPED", update={"tracking": tracking}, metadata=facts)
+
+    @states.handler("SHIPPED")
+    def ask_carrier(self) -> str | None:
+        return world.where_is(self)
 
     def __str__(self) -> str:
         return f"Order {self.pk} of {self.customer}"

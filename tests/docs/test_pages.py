@@ -12,7 +12,10 @@ from django.dispatch import Signal
 
 import statemachine_fields
 from statemachine_fields import signals as signals_module
+from statemachine_fields import testing, worker
 from statemachine_fields.conf import Settings
+from statemachine_fields.machine.names import CLOCK
+from statemachine_fields.machine.policy import POLICY_OPTIONS
 from tests.docs.pages import DOCS, ROOT, all_pages
 
 PAGES = [*all_pages(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
@@ -25,6 +28,10 @@ def found(pattern: str, text: str) -> set[str]:
 
 def ids_in(text: str) -> set[str]:
     return found(r"statemachine_fields\.([EW]\d{3})", text)
+
+
+def check_ids() -> set[str]:
+    return ids_in("".join(path.read_text() for path in (ROOT / "src/statemachine_fields").glob("*checks.py")))
 
 
 def prose_of(page: Path) -> str:
@@ -63,17 +70,15 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_every_system_check_has_an_entry_and_an_anchor():
-    defined = ids_in((ROOT / "src/statemachine_fields/checks.py").read_text())
-
-    assert defined
-    for number in defined:
+    assert len(check_ids()) > 10
+    for number in check_ids():
         assert f"({number.lower()})=\n## statemachine_fields.{number}\n" in REFERENCE["checks.md"], number
 
 
 def test_every_entry_of_a_check_has_message_reason_and_remedy():
     entries = REFERENCE["checks.md"].split("\n## ")[1:]
 
-    assert ids_in("\n".join(entries)) == ids_in((ROOT / "src/statemachine_fields/checks.py").read_text())
+    assert ids_in("\n".join(entries)) == check_ids()
     for entry in entries:
         assert all(mark in entry for mark in ("\n> ", "**Why.**", "**What to do.**")), entry
 
@@ -82,6 +87,19 @@ def test_every_public_name_is_in_the_reference():
     directives = found(r"^\.\. auto\w+:: statemachine_fields\.(\w+)(?:\(\))?$", "\n".join(REFERENCE.values()))
 
     assert set(statemachine_fields.__all__) - directives == set()
+
+
+@pytest.mark.parametrize("module", [worker, testing], ids=lambda module: module.__name__)
+def test_every_public_name_of_a_module_is_in_the_reference(module):
+    pattern = rf"^\.\. auto\w+:: {re.escape(module.__name__)}\.(\w+)(?:\(\))?$"
+
+    assert found(pattern, "\n".join(REFERENCE.values())) == set(module.__all__)
+
+
+def test_every_option_and_column_of_a_timed_machine_is_in_the_reference():
+    rows = found(r"^\| `(\w+)` \|", REFERENCE["machine.md"])
+
+    assert {*POLICY_OPTIONS, *(f"status_{name}" for name in CLOCK)} <= rows
 
 
 def test_every_signal_is_in_the_reference():
@@ -103,7 +121,8 @@ def test_every_command_has_an_entry():
     for module in (ROOT / "src/statemachine_fields/management/commands").glob("statemachine_*.py"):
         described = f"\n## {module.stem}\n" in REFERENCE["commands.md"]
         assert described, module.stem
-        for option in re.findall(r'add_argument\(\s*"(--[\w-]+)"', module.read_text()):
+        shared = (ROOT / "src/statemachine_fields/management/arguments.py").read_text()
+        for option in re.findall(r'add_argument\(\s*"(--[\w-]+)"', module.read_text() + shared):
             assert f"`{option}" in REFERENCE["commands.md"], option
 
 

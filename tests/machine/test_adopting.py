@@ -5,15 +5,13 @@ The project of each test is on the database that the suite runs on, in a databas
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
-from django.db import connection
 
 from tests.docs.pages import DOCS, read_page
-from tests.scratch import ScratchProject
-from tests.settings import DATABASES, SMF_DB
+from tests.scratch import ServedProject
+from tests.settings import SMF_DB
 
 pytestmark = pytest.mark.skipif(SMF_DB == "mariadb", reason="the scratch project has no driver for it")
 
@@ -43,34 +41,19 @@ IMPORTS = "from shop.models import Order\nfrom django.db import connection\n"
 FILENODE = "c = connection.cursor(); c.execute(\"SELECT pg_relation_filenode('shop_order')\"); print(c.fetchone()[0])"
 
 
-class Shop(ScratchProject):
+class Shop(ServedProject):
     """A project whose orders have a status of their own, with rows in it."""
+
+    imports = IMPORTS
 
     def __init__(self, root):
         super().__init__(root)
-        self.name = f"smf_adopting_{os.getpid()}_{root.name}"
-        if SMF_DB == "postgresql":
-            entry = {**DATABASES["default"], "NAME": self.name, "TEST": {}}
-            with (root / "settings.py").open("a") as file:
-                file.write(f"DATABASES = {{'default': {entry!r}}}\n")
-            self.on_server(f"CREATE DATABASE {self.name}")
         self.write("shop/migrations/__init__.py", "")
         self.write("shop/models.py", BEFORE)
         self.manage("makemigrations")
         self.manage("migrate", "-v0")
         self.shell(f"Order.objects.bulk_create(Order(status=status) for status in {STATUSES})")
         self.write("shop/models.py", AFTER)
-
-    def on_server(self, statement):
-        with connection._nodb_cursor() as cursor:
-            cursor.execute(statement)
-
-    def close(self):
-        if SMF_DB == "postgresql":
-            self.on_server(f"DROP DATABASE {self.name}")
-
-    def shell(self, code):
-        return self.manage("shell", "-v0", "-c", IMPORTS + code).strip()
 
     def makemigrations(self):
         return sorted(re.findall(r"[+~-] .*", self.manage("makemigrations", "--name", "machine")))

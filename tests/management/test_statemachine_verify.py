@@ -556,7 +556,7 @@ class TestProgress:
         assert shown.endswith("\r\x1b[K")
 
     def test_is_written_a_few_times_a_second(self, monkeypatch):
-        monkeypatch.setattr("statemachine_fields.management.commands.statemachine_verify.PROGRESS_EVERY", 3600)
+        monkeypatch.setattr("statemachine_fields.management.progress.PROGRESS_EVERY", 3600)
         fill(100)
         assert self.progress(Terminal(), "--batch-size", "10").count("lab.Stamped") <= 1
 

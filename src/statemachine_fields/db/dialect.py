@@ -14,6 +14,19 @@ from django.db import models
 from statemachine_fields.db.durations import Stay, Window
 
 
+@dataclass(frozen=True, slots=True)
+class ClockNames:
+    """The names, in the database, of the columns that a timed machine has."""
+
+    next_at: str
+    lease_owner: str
+    lease_expires_at: str
+    lease_token: str
+    failures: str
+    crashes: str
+    error: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """The names, in the database, of a machine's columns and of its audit table's."""
@@ -27,6 +40,7 @@ class Table:
     key_field: models.Field[Any, Any]
     id_field: models.Field[Any, Any]
     time_field: models.Field[Any, Any]
+    clock: ClockNames | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +52,8 @@ class Shape:
     moves: bool = True
     #: Whether it inserts the audit row. If not, the audit model's own `save()` will.
     records: bool = True
-    #: Whether the row's counter is compared as well as its status.
-    compares_sequence: bool = False
+    #: Other columns that are compared as well as the status.
+    compares: tuple[str, ...] = ()
     #: Other columns of the row that it sets, and other columns of the audit table that it fills.
     updates: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
@@ -54,9 +68,11 @@ class Move:
     to_status: str
     record_id: uuid.UUID
     metadata: str
-    sequence: int | None = None
+    compared: tuple[Any, ...] = ()
     updates: tuple[Any, ...] = ()
     extras: tuple[Any, ...] = ()
+    #: On a timed machine: in how many seconds the row is due; None for never.
+    delay: float | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +86,7 @@ class BulkMove:
     first_id: uuid.UUID
     metadata: str
     updates: tuple[Any, ...] = ()
+    delay: float | None = None
 
 
 class BulkMoved(NamedTuple):
@@ -86,6 +103,9 @@ class Moved(NamedTuple):
 
     sequence: int
     changed_at: datetime.datetime
+    #: Of a timed machine.
+    next_at: datetime.datetime | None = None
+    lease_token: int | None = None
 
 
 class Row(NamedTuple):
@@ -93,6 +113,8 @@ class Row(NamedTuple):
 
     status: str
     sequence: int
+    #: Of a timed machine.
+    lease_token: int | None = None
 
 
 class Dialect(Protocol):
@@ -138,3 +160,9 @@ def _dialect(vendor: str) -> Dialect:
     from statemachine_fields.db.portable import Portable
 
     return Portable()
+
+
+def sqlstate(error: Exception) -> str | None:
+    """Return the code behind an error of Django's; psycopg 3 and 2 call it differently."""
+    cause = error.__cause__
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models.sql.query import Query
-
-from statemachine_fields.db.clock import DatabaseClock, local_now, stores_utc
+from statemachine_fields.db.clock import clock_sql, local_now, stores_utc
 from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 
@@ -33,22 +31,24 @@ class Portable:
             text = self._texts[shape, in_utc] = _Texts(shape, connection)
         key = _prepared(shape.table.key_field, move.key, connection)
         status = (move.to_status,) if shape.moves else ()
-        compared = (key, move.from_status) + ((move.sequence,) if shape.compares_sequence else ())
+        compared = (key, move.from_status, *move.compared)
         with connection.cursor() as cursor:
             clock = () if in_utc else (local_now(connection),)
-            cursor.execute(text.update, (*status, *move.updates, *clock, *compared))
+            delay = (later(connection, move.delay),) if shape.table.clock else ()
+            cursor.execute(text.update, (*status, *move.updates, *clock, *delay, *compared))
             if not cursor.rowcount:
                 return None
             if shape.records:
                 record_id = _prepared(shape.table.id_field, move.record_id, connection)
                 values = (record_id, move.from_status, move.to_status, move.metadata, *move.extras, key)
                 cursor.execute(text.insert, values)
-            if not shape.records or not connection.features.can_return_columns_from_insert:
+            if shape.table.clock or not shape.records or not connection.features.can_return_columns_from_insert:
                 cursor.execute(text.select, (key,))
-            sequence, changed_at = cursor.fetchone()
-        for convert in _time_converters(shape.table, connection):
-            changed_at = convert(changed_at, None, connection)
-        return Moved(sequence, changed_at)
+            sequence, changed_at, *clocked = cursor.fetchone()
+        changed_at = read_time(changed_at, shape.table, connection)
+        if not clocked:
+            return Moved(sequence, changed_at)
+        return Moved(sequence, changed_at, read_time(clocked[0], shape.table, connection), clocked[1])
 
     def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
         raise NotImplementedError("A batch is more than one statement here.")
@@ -57,7 +57,8 @@ class Portable:
         quote = connection.ops.quote_name
         name, key_column, sequence = quote(table.name), quote(table.key), quote(table.sequence)
         params = (_prepared(table.key_field, key, connection),)
-        select = f"SELECT {quote(table.status)}, {sequence} FROM {name} WHERE {key_column} = %s"
+        token = f", {quote(table.clock.lease_token)}" if table.clock else ""
+        select = f"SELECT {quote(table.status)}, {sequence}{token} FROM {name} WHERE {key_column} = %s"
         with connection.cursor() as cursor:
             if connection.features.has_select_for_update:
                 select += " FOR UPDATE"
@@ -86,12 +87,18 @@ class _Texts:
         quote = connection.ops.quote_name
         name, key, sequence, changed_at = map(quote, (table.name, table.key, table.sequence, table.changed_at))
         changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
-        changes += [f"{sequence} = {sequence} + 1", f"{changed_at} = {_clock(connection)}"]
-        where = f"{key} = %s AND {quote(table.status)} = %s" + (
-            f" AND {sequence} = %s" if shape.compares_sequence else ""
-        )
+        changes += [f"{sequence} = {sequence} + 1", f"{changed_at} = {clock_sql(connection)[0]}"]
+        clocked = ""
+        if table.clock:
+            token, next_at = quote(table.clock.lease_token), quote(table.clock.next_at)
+            empty = [f"{quote(name)} = ''" for name in (table.clock.lease_owner, table.clock.error)]
+            zero = [f"{quote(name)} = 0" for name in (table.clock.failures, table.clock.crashes)]
+            changes += [f"{next_at} = {clock_sql(connection, plus=0)[0]}", f"{token} = {token} + 1"]
+            changes += [f"{quote(table.clock.lease_expires_at)} = NULL", *empty, *zero]
+            clocked = f", {next_at}, {token}"
+        where = " AND ".join([f"{quote(column)} = %s" for column in (table.key, table.status, *shape.compares)])
         self.update = f"UPDATE {name} SET {', '.join(changes)} WHERE {where}"
-        self.select = f"SELECT {sequence}, {changed_at} FROM {name} WHERE {key} = %s"
+        self.select = f"SELECT {sequence}, {changed_at}{clocked} FROM {name} WHERE {key} = %s"
         columns = ["id", "from_status", "to_status", "metadata", *shape.extras]
         columns += ["instance_id", "sequence", "transitioned_at"]
         self.insert = (
@@ -103,10 +110,16 @@ class _Texts:
             self.insert += f" RETURNING {quote('sequence')}, {quote('transitioned_at')}"
 
 
-def _clock(connection: Any) -> str:
-    compiler = connection.ops.compiler("SQLCompiler")(Query(None), connection, None)
-    sql, _params = compiler.compile(DatabaseClock())
-    return str(sql)
+def later(connection: Any, delay: float | None) -> Any:
+    """Return the parameter that makes the clock's text that much later, or NULL."""
+    return None if delay is None else clock_sql(connection, plus=delay)[1][0]
+
+
+def read_time(value: Any, table: Table, connection: Any) -> Any:
+    """Return a time as Django reads it from the database."""
+    for convert in _time_converters(table, connection):
+        value = convert(value, None, connection)
+    return value
 
 
 def _prepared(field: Any, value: Any, connection: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import logging
@@ -12,7 +13,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from statemachine_fields.db import prepared
-from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
+from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 
 logger = logging.getLogger("statemachine_fields.db")
@@ -30,10 +31,10 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 MOVE = """
     WITH moved AS (
         UPDATE {name} SET {changes} WHERE {where}
-        RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at)
+        RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at{kept})
     INSERT INTO {audit} (id, from_status, to_status, metadata{extra_names}, instance_id, sequence, transitioned_at)
     {source}
-    RETURNING sequence, (extract(epoch FROM transitioned_at) * 1000000)::bigint"""
+    RETURNING sequence, (extract(epoch FROM transitioned_at) * 1000000)::bigint{returned}"""
 
 SOURCE = "SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at FROM moved"
 
@@ -45,7 +46,11 @@ SOURCE_WITH_EXTRAS = """SELECT id, from_status, to_status, metadata{extra_names}
 
 MOVE_ONLY = """
     UPDATE {name} SET {changes} WHERE {where}
-    RETURNING {sequence}, (extract(epoch FROM {changed_at}) * 1000000)::bigint"""
+    RETURNING {sequence}, (extract(epoch FROM {changed_at}) * 1000000)::bigint{returned_alone}"""
+
+# A move ends whatever lease there was, and raises the token, so that nothing its holder still says is heard.
+LEAVE_THE_LEASE = """, {next_at} = clock_timestamp() + make_interval(secs => %s), {lease_owner} = '',
+    {lease_expires_at} = NULL, {lease_token} = {lease_token} + 1, {failures} = 0, {crashes} = 0, {error} = ''"""
 
 # A batch in one statement. The rows are locked first, in key order, so that two batches cannot deadlock, and judged by
 # what they hold then. ANY(ARRAY(...)) keeps the UPDATE on the primary key where a join would read the whole table. Ids
@@ -64,7 +69,7 @@ BULK_MOVE = """
            (SELECT json_agg(json_build_array(key::text, was) ORDER BY key) FROM found WHERE was <> ALL(%s))::text"""
 
 # NO KEY lets foreign-key checks of other transactions pass beside us.
-LOCK = "SELECT {status}, {sequence} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
+LOCK = "SELECT {status}, {sequence}{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
 
 
 class PostgreSQL:
@@ -82,16 +87,25 @@ class PostgreSQL:
             text = self._texts[shape] = _move_text(shape, connection.ops.quote_name)
         status = (move.to_status,) if shape.moves else ()
         key = prepared.key(shape.table.key_field.get_db_prep_value(move.key, connection))
-        compared = (key, move.from_status, *((move.sequence,) if shape.compares_sequence else ()))
+        delay = (move.delay,) if shape.table.clock else ()
+        compared = (key, move.from_status, *move.compared)
         record = (move.record_id, move.from_status, move.to_status, move.metadata, *move.extras)
-        row = self._fetch(connection, text, (*status, *move.updates, *compared, *(record if shape.records else ())))
-        return None if row is None else Moved(row[0], _as_django_reads(EPOCH + row[1] * MICROSECOND, connection))
+        params = (*status, *move.updates, *delay, *compared, *(record if shape.records else ()))
+        row = next(iter(run(connection, text, params)), None)
+        if row is None:
+            return None
+        sequence, changed_at, *clock = row
+        if not clock:
+            return Moved(sequence, as_django_reads(changed_at, connection))
+        next_at = None if clock[0] is None else as_django_reads(clock[0], connection)
+        return Moved(sequence, as_django_reads(changed_at, connection), next_at, clock[1])
 
     def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
         names = _names(shape, connection.ops.quote_name)
         text = BULK_MOVE.format(**names, select=select)
         start = move.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
-        values = (*params, move.to_status, *move.updates, move.sources, move.first_id.hex[:24], start)
+        delay = (move.delay,) if shape.table.clock else ()
+        values = (*params, move.to_status, *move.updates, *delay, move.sources, move.first_id.hex[:24], start)
         with connection.cursor() as cursor:
             cursor.execute(text, (*values, move.to_status, move.metadata, move.sources))
             seen, moved, last, refused = cursor.fetchone()
@@ -100,40 +114,44 @@ class PostgreSQL:
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
         quote = connection.ops.quote_name
         names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence")}
+        names["token"] = f", {quote(table.clock.lease_token)}" if table.clock else ""
         key = prepared.key(table.key_field.get_db_prep_value(key, connection))
-        row = self._fetch(connection, LOCK.format(**names), (key,))
-        return None if row is None else Row(*row)
+        rows = run(connection, LOCK.format(**names), (key,))
+        return Row(*rows[0]) if rows else None
 
     def is_conflict(self, error: Exception) -> bool:
-        return prepared.sqlstate(error) in CONFLICTS
+        return sqlstate(error) in CONFLICTS
 
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         return ask_percentiles(connection, table, window)
 
-    def _fetch(self, connection: Any, text: str, params: tuple[Any, ...]) -> Any:
-        """Run the statement and return its row. A prepared statement that the server has lost is sent again, plainly."""
-        if prepared.is_wanted(connection):
-            try:
-                return prepared.fetch_one(connection, text, params)
-            except DatabaseError as error:
-                if not prepared.is_lost(error):
-                    raise
-                prepared.give_up(connection)
-                logger.warning(
-                    "Database %r lost a prepared statement, as behind a transaction pooler or after a table was altered. "
-                    "Nothing ran, and this connection prepares no more. If it happens again and again, set "
-                    "STATEMACHINE_FIELDS['PREPARE'] to False.",
-                    connection.alias,
-                )
-                if connection.in_atomic_block:
-                    raise
-        with connection.cursor() as cursor:
-            cursor.execute(text, params)
-            return cursor.fetchone()
+
+def run(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
+    """Run a statement and return its rows. A prepared statement that the server has lost is sent again, plainly."""
+    if prepared.is_wanted(connection):
+        try:
+            return prepared.fetch_all(connection, text, params)
+        except DatabaseError as error:
+            if not prepared.is_lost(error):
+                raise
+            prepared.give_up(connection)
+            logger.warning(
+                "Database %r lost a prepared statement, as behind a transaction pooler or after a table was altered. "
+                "Nothing ran, and this connection prepares no more. If it happens again and again, set "
+                "STATEMACHINE_FIELDS['PREPARE'] to False.",
+                connection.alias,
+            )
+            if connection.in_atomic_block:
+                raise
+    with connection.cursor() as cursor:
+        cursor.execute(text, params)
+        rows: list[Any] = cursor.fetchall()
+        return rows
 
 
-def _as_django_reads(time: datetime.datetime, connection: Any) -> datetime.datetime:
+def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:
     """Return a time as the connection would: aware, or without USE_TZ naive and local."""
+    time = EPOCH + microseconds * MICROSECOND
     if connection.timezone is not None:
         return time
     return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
@@ -146,6 +164,15 @@ def _names(shape: Shape, quote: Any) -> dict[str, str]:
     changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
     changes += ["{sequence} = {sequence} + 1".format(**names), "{changed_at} = clock_timestamp()".format(**names)]
     names["changes"] = ", ".join(changes)
+    names["kept"] = names["returned"] = names["returned_alone"] = ""
+    if table.clock:
+        # Its parameter comes after the updates: everything that is set without one stands behind it.
+        clock = {name: quote(column) for name, column in dataclasses.asdict(table.clock).items()}
+        names["changes"] += LEAVE_THE_LEASE.format(**clock)
+        due = f"(extract(epoch FROM {clock['next_at']}) * 1000000)::bigint"
+        names["kept"] = f", {due} AS next_at, {clock['lease_token']} AS token"
+        names["returned"] = ", (SELECT next_at FROM moved), (SELECT token FROM moved)"
+        names["returned_alone"] = f", {due}, {clock['lease_token']}"
     names["extra_names"] = "".join(f", {quote(column)}" for column in shape.extras)
     names["extra_values"] = ", %s" * len(shape.extras)
     return names
@@ -154,8 +181,8 @@ def _names(shape: Shape, quote: Any) -> dict[str, str]:
 def _move_text(shape: Shape, quote: Any) -> str:
     names = _names(shape, quote)
     names["where"] = "{key} = %s AND {status} = %s".format(**names)
-    if shape.compares_sequence:
-        names["where"] += " AND {sequence} = %s".format(**names)
+    for column in shape.compares:
+        names["where"] += f" AND {quote(column)} = %s"
     if not shape.records:
         return MOVE_ONLY.format(**names)
     source = (SOURCE_WITH_EXTRAS if shape.extras else SOURCE).format(**names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields.conf import settings
+from statemachine_fields.db.dialect import sqlstate
 
 if TYPE_CHECKING or is_psycopg3:
     import psycopg
@@ -51,12 +52,6 @@ def is_lost(error: Exception) -> bool:
     return sqlstate(error) in LOST or getattr(diagnosis, "source_function", None) == CHANGED
 
 
-def sqlstate(error: Exception) -> str | None:
-    """Return the code behind an error of Django's; psycopg 3 and 2 call it differently."""
-    cause = error.__cause__
-    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-
-
 def give_up(connection: Any) -> None:
     """Prepare no more until there is a new connection to the server."""
     setattr(connection, GIVEN_UP, connection.connection)
@@ -67,8 +62,8 @@ def key(value: Any) -> Any:
     return Int8(value) if is_psycopg3 and isinstance(value, int) else value
 
 
-def fetch_one(connection: Any, text: str, params: tuple[Any, ...]) -> Any:
-    """Prepare and execute a statement, and return its row.
+def fetch_all(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
+    """Prepare and execute a statement, and return its rows.
 
     It runs under Django's own wrapper: query log, execute wrappers and error types stay. One cursor is kept for each
     connection, since making one rebuilds its adapters. It is out of its slot while in use, because an execute wrapper may
@@ -84,7 +79,7 @@ def fetch_one(connection: Any, text: str, params: tuple[Any, ...]) -> Any:
     setattr(connection, SLOT, None)
     try:
         connection._prepare_cursor(kept).execute(text, params)
-        return kept.fetchone()  # it has the row already; Django's wrapper would build a function to fetch it with
+        return kept.fetchall()  # it has the rows already; Django's wrapper would build a function to fetch them with
     finally:
         if getattr(connection, SLOT, None) is None:
             setattr(connection, SLOT, kept)

@@ -13,6 +13,7 @@ from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.metadata import read_metadata
+from statemachine_fields.machine.timed import RowClock
 from statemachine_fields.machine.transition import Transitioner
 
 if TYPE_CHECKING:
@@ -157,6 +158,37 @@ class StateMachineAccessor(Generic[M]):
             forced=True,
         ).run()
 
+    def run_at(self, when: datetime.datetime) -> None:
+        """Make the row due at an instant, sooner or later than its policy says. For timed machines.
+
+        :raises RowLeased: a worker is running the row. `StateMachineError` if nothing is ever due in its state.
+        :raises RowMissing: the instance was never saved, or its row is gone.
+        """
+        RowClock(self._bound, self._instance).run_at(when)
+
+    def release(self) -> bool:
+        """Take the row away from the worker that held it when the instance was loaded; False if it does not any more.
+
+        The row is due at once, and whatever the worker still says of it is dropped. No crash is counted.
+        """
+        return RowClock(self._bound, self._instance).release()
+
+    def resume(self) -> bool:
+        """Put a parked row back on the clock, due at once and with all its tries before it; False if it is not parked."""
+        return RowClock(self._bound, self._instance).resume()
+
+    async def arun_at(self, when: datetime.datetime) -> None:
+        """As `run_at()`, without blocking the event loop."""
+        await sync_to_async(self.run_at)(when)
+
+    async def arelease(self) -> bool:
+        """As `release()`, without blocking the event loop."""
+        return await sync_to_async(self.release)()
+
+    async def aresume(self) -> bool:
+        """As `resume()`, without blocking the event loop."""
+        return await sync_to_async(self.resume)()
+
     async def astatus_at(self, when: datetime.datetime) -> str | None:
         """As `status_at()`, without blocking the event loop."""
         return await sync_to_async(self.status_at)(when)
@@ -200,7 +232,8 @@ class StateMachineAccessor(Generic[M]):
         )
 
     # Templates must not call these.
-    transition_to.alters_data = True  # type: ignore[attr-defined]
-    force_transition_to.alters_data = True  # type: ignore[attr-defined]
-    atransition_to.alters_data = True  # type: ignore[attr-defined]
-    aforce_transition_to.alters_data = True  # type: ignore[attr-defined]
+    _verbs: tuple[Any, ...] = (transition_to, force_transition_to, atransition_to, aforce_transition_to)
+    _verbs += (run_at, release, resume, arun_at, arelease, aresume)
+    for _verb in _verbs:
+        _verb.alters_data = True
+    del _verb, _verbs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -12,16 +13,21 @@ from django.apps import apps
 from django.db import models
 from django.db.models.base import ModelState
 
-from statemachine_fields.db.columns import Settle
-from statemachine_fields.db.dialect import Shape, Table
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.columns import Raised, Settle, Written
+from statemachine_fields.db.dialect import ClockNames, Shape, Table
 from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import Pending, StatusField, row_label
 from statemachine_fields.machine.guards import collect_guards
+from statemachine_fields.machine.handlers import Handler, collect_handlers
 from statemachine_fields.machine.initial import InitialRecorder
 from statemachine_fields.machine.listeners import is_made_plainly
+from statemachine_fields.machine.names import CLOCK
+from statemachine_fields.machine.policy import Clock
 from statemachine_fields.machine.questions import Questions
+from statemachine_fields.machine.timed import ClockQuestions
 from statemachine_fields.machine.updates import is_expression
 
 if TYPE_CHECKING:
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 
-class BoundMachine(Questions[M]):
+class BoundMachine(Questions[M], ClockQuestions[M]):
     """A machine bound to the model whose table has its columns. Proxies and multi-table children share it.
 
     What it returns is a copy or immutable: nobody can change the graph through it.
@@ -47,9 +53,13 @@ class BoundMachine(Questions[M]):
         self.graph = machine.graph
         self.names = machine.names
         self.accessor = field.accessor
-        for column in self.names.columns:
+        self.columns = machine.columns_of(model, field.accessor)
+        for column in self.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
         self.guards = MappingProxyType(collect_guards(model, machine))
+        self.is_timed = len(self.columns) > len(self.names.columns)
+        handlers = collect_handlers(model, machine, self.accessor)  # also where it finds only what is wrong with them
+        self.clocks = MappingProxyType(self._set_clocks(handlers) if self.is_timed else {})
         self._key_name = model._meta.pk.attname
         self.audit_model = build_audit_model(self)
         if self.audit_model is not None:
@@ -119,6 +129,31 @@ class BoundMachine(Questions[M]):
             record_id=pending.record_id,
         )
 
+    def _set_clocks(self, handlers: Mapping[str, Handler]) -> dict[str, Clock]:
+        return {
+            value: Clock.of(value, state, handlers.get(value), self.machine.queue)
+            for value, state in self.graph.states.items()
+        }
+
+    def entry_delay(self, state: str, after: float | None = None) -> float | None:
+        """Return in how many seconds a row that enters the state is due; None for never."""
+        return self.clocks[state].entry_delay(after) if self.is_timed else None
+
+    def free_clock(self, next_at: datetime.datetime | None, token: int | None) -> dict[str, Any]:
+        """Return what the clock's columns hold after a move."""
+        names = self.names
+        values: dict[str, Any] = {names.next_at: next_at, names.lease_owner: "", names.lease_expires_at: None}
+        return {**values, names.lease_token: token, names.failures: 0, names.crashes: 0, names.error: ""}
+
+    def end_leases(self, delay: float | None) -> dict[str, Any]:
+        """Return what an `update()` of many rows that move writes into the clock's columns."""
+        if not self.is_timed:
+            return {}
+        written = {name: Written(value) for name, value in self.free_clock(None, None).items()}
+        token, next_at = self.names.lease_token, self.names.next_at
+        due = Written(None) if delay is None else DatabaseClock(delay)
+        return {**written, token: Raised(token), next_at: due}
+
     def _describe_table(self, audit_model: type[StateTransition[M]]) -> Table:
         """Return what the machine's columns and its audit table are called in the database."""
         meta, audit = self.model._meta, audit_model._meta
@@ -132,11 +167,14 @@ class BoundMachine(Questions[M]):
             key_field=meta.pk,
             id_field=audit.pk,
             time_field=audit.get_field("transitioned_at"),
+            clock=ClockNames(**{name: getattr(self.names, name) for name in CLOCK}) if self.is_timed else None,
         )
 
-    def shape(self, *, moves: bool, records: bool, compares_sequence: bool, updates: tuple[str, ...]) -> Shape:
+    def shape(
+        self, *, moves: bool, records: bool, compares: tuple[str, ...] = (), updates: tuple[str, ...] = ()
+    ) -> Shape:
         """Return the kind of statement a move is, the same object for the same kind."""
-        kind = (moves, records, compares_sequence, updates)
+        kind = (moves, records, compares, updates)
         found = self._shapes.get(kind)
         if found is None:
             extras = tuple(field.column for field in self._extra_fields)
@@ -251,7 +289,7 @@ class BoundMachine(Questions[M]):
     def meet_existing_row(self, instance: models.Model, using: str) -> None:
         """Bring an instance that was made by hand up to the row it has been saved to, or refuse to move that row."""
         rows = self.model._base_manager.using(using).filter(pk=self.key_of(instance))
-        columns: dict[str, Any] = rows.values(*self.names.columns).first() or {}
+        columns: dict[str, Any] = rows.values(*self.columns).first() or {}
         given = getattr(instance, self.names.status)
         if given not in (self.initial, columns.get(self.names.status)):
             was = columns.get(self.names.status)

@@ -21,10 +21,10 @@ from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.context import with_context
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
-from statemachine_fields.machine.listeners import has_receivers, runs_user_code
+from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.updates import auto_now_fields
-from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
+from statemachine_fields.signals import transition_rejected
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -76,6 +76,7 @@ class BulkTransitioner(Generic[M]):
         self.using = self.batches.using
         self.connection = self.batches.connection
         self.dialect = dialect_for(self.connection)
+        self.delay = bound.entry_delay(self.to_status)
         self.sources = [state for state in bound.graph.edges if bound.graph.allows(state, self.to_status)]
         self.result = BulkResult()
 
@@ -93,23 +94,19 @@ class BulkTransitioner(Generic[M]):
         return self.result
 
     def _must_go_one_by_one(self) -> bool:
-        signals = (pre_transition, post_transition, transition_committed, transition_rejected)
         return (
             bool(self.bound.guards)
-            or runs_user_code(self.model)
-            or has_receivers(self.bound.transition_model)
-            or any(signal.has_listeners(self.bound.model) for signal in signals)
-            or any(field.model is not self.bound.model for field in auto_now_fields(self.model))
-            or bool(self.bound.machine.transition_base)
+            or transition_rejected.has_listeners(self.bound.model)
+            or needs_each_row(self.bound, self.model)
         )
 
     def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> Done:
-        shape = self.bound.shape(moves=True, records=True, compares_sequence=False, updates=self._auto_now_columns)
+        shape = self.bound.shape(moves=True, records=True, updates=self._auto_now_columns)
         try:
             sql, params = rows.values_list("pk", self.bound.names.status).query.get_compiler(self.using).as_sql()
         except EmptyResultSet:  # as of none()
             return Done(0, None)
-        move = BulkMove(self.to_status, self.sources, uuid7(), self.metadata, self._auto_now_values())
+        move = BulkMove(self.to_status, self.sources, uuid7(), self.metadata, self._auto_now_values(), self.delay)
         done = self.dialect.bulk_move(self.connection, shape, move, sql, params)
         self.result.moved += done.moved
         to_python = self.bound.model._meta.pk.to_python
@@ -127,6 +124,7 @@ class BulkTransitioner(Generic[M]):
                     names.status: Written(self.to_status),
                     names.sequence: Raised(names.sequence),
                     names.changed_at: DatabaseClock(),
+                    **self.bound.end_leases(self.delay),
                 }
                 moving.update(**changes, **dict(zip(self._auto_now_names, self._auto_now_values(), strict=True)))
                 moved = moving.order_by("pk").values_list("pk", names.sequence, names.changed_at)

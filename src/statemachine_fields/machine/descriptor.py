@@ -16,11 +16,14 @@ from django.db import models
 
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.clock_fields import clock_columns, due_index
 from statemachine_fields.machine.fields import ChangedAtField, SequenceField, StatusField
 from statemachine_fields.machine.graph import States, Targets, build_graph, plain
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
+from statemachine_fields.machine.handlers import HandlerMark, has_handlers, mark_handler, read_states
 from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.names import Names
+from statemachine_fields.machine.policy import DEFAULT_QUEUE, is_any_timed, is_queue_name
 
 M = TypeVar("M", bound=models.Model)
 
@@ -44,6 +47,7 @@ class StateMachine:
         `models.PROTECT` refuses the deletion, `models.DO_NOTHING` keeps the history.
     :param transition_base: an abstract model whose fields join the audit table.
     :param record_initial: whether a new row's first state is recorded as transition number 1.
+    :param queue: which workers serve the rows of a timed machine.
 
     A declaration that is wrong in itself raises `ValueError` here. What needs the rest of the project to be seen is a
     system check.
@@ -61,6 +65,7 @@ class StateMachine:
         history_on_delete: Callable[..., Any] = models.CASCADE,
         transition_base: type[models.Model] | None = None,
         record_initial: bool = False,
+        queue: str = DEFAULT_QUEUE,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"max_length must be a positive number, got {max_length!r}.")
@@ -79,6 +84,8 @@ class StateMachine:
                 raise ValueError(
                     f"transition_base must not declare {', '.join(sorted(taken))}: each record has it already."
                 )
+        if not is_queue_name(queue):
+            raise ValueError(f"queue must be a name without spaces or '=', got {queue!r}.")
         self.graph = build_graph(states, initial, transitions, max_length)
         self.names = Names(field)
         self.max_length = max_length
@@ -86,6 +93,7 @@ class StateMachine:
         self.history_on_delete = history_on_delete
         self.transition_base = transition_base
         self.record_initial = record_initial
+        self.queue = queue
 
     @overload
     def __get__(self, instance: None, owner: type[M]) -> BoundMachine[M]: ...
@@ -107,7 +115,7 @@ class StateMachine:
 
     def contribute_to_class(self, cls: type[models.Model], name: str) -> None:
         """Add the columns to the model. Called by Django for each class that declares the machine in its body."""
-        if name in self.names.columns:
+        if name in (*self.names.columns, *self.names.clock):
             raise ValueError(
                 f"{cls.__qualname__}.{name}: the machine and a column of it would have the same name. Call the machine "
                 "`states`, or give it another `field=`."
@@ -138,18 +146,44 @@ class StateMachine:
                 raise ValueError(f"Guarded state {state!r} not in states. Declared: {', '.join(self.graph.states)}.")
         return lambda method: mark_guard(method, GuardMark(self, targets))
 
+    def handler(self, *states: str, atomic: bool = False) -> Callable[[F], F]:
+        """Make a method of the model the handler of one or more states: what a worker calls to move a row on.
+
+        The method is called with the row, and with a `HandlerContext` if it takes an argument. It returns the state to
+        move to, `None` for "not yet", or an outcome of `statemachine_fields.worker`. It may be `async def`.
+
+        :param atomic: lock the row and run the handler and its outcome in one transaction.
+        """
+        read = read_states(states)
+        for state in read:
+            if state not in self.graph:
+                raise ValueError(f"Handled state {state!r} not in states. Declared: {', '.join(self.graph.states)}.")
+        return lambda method: mark_handler(method, HandlerMark(read, atomic, machine=self))
+
+    def columns_of(self, model: type[models.Model], accessor: str) -> tuple[str, ...]:
+        """Return the names of the columns that the machine has on a class: those of the clock only if it is timed."""
+        return (*self.names.columns, *(self.names.clock if self.is_timed_on(model, accessor) else ()))
+
+    def is_timed_on(self, model: type[models.Model], accessor: str) -> bool:
+        return is_any_timed(self.graph.states.values()) or has_handlers(model, self, accessor)
+
     def prepare(self, model: type[models.Model], field: StatusField) -> None:
         """Bind the machine to a concrete class, as soon as that is complete and registered."""
         if self.db_index and not any(index.fields == [field.name] for index in model._meta.indexes):
             # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE. The migration
             # autodetector looks at the list only if it was given in Meta, as original_attrs tells it.
-            model._meta.indexes = [*model._meta.indexes, models.Index(fields=[field.name])]
-            model._meta.original_attrs["indexes"] = model._meta.indexes
+            _add_index(model, models.Index(fields=[field.name]))
+        # Here and not beside the other columns, because a subclass may be the first to have a handler.
+        is_timed = self.is_timed_on(model, field.accessor)
+        if is_timed and not any(self._is_taken(model, column) for column in self.names.clock):
+            for column, clock_column in clock_columns(self, self.names).items():
+                model.add_to_class(column, clock_column)
+            _add_index(model, due_index(model, self.names))
         meta = model._meta
         meta.apps.lazy_model_operation(lambda model: self._bind(model, field), (meta.app_label, meta.model_name))
 
     def _bind(self, model: type[models.Model], field: StatusField) -> None:
-        if not all(self.owns_column(model, column) for column in self.names.columns):
+        if not all(self.owns_column(model, column) for column in self.columns_of(model, field.accessor)):
             return  # a check says which
         if isinstance(model._meta.pk, models.CompositePrimaryKey):
             raise TypeError(
@@ -190,7 +224,7 @@ class StateMachine:
         for parent in cls.__mro__[1:]:
             if not hasattr(parent, "_meta") or parent._meta.abstract:
                 continue
-            taken = {field.name for field in parent._meta.local_fields} & set(self.names.columns)
+            taken = {field.name for field in parent._meta.local_fields} & set(self.columns_of(cls, name))
             if taken or isinstance(vars(parent).get(name), BoundAttribute):
                 what = f"the column {min(taken)!r}" if taken else f"the machine {name!r}"
                 raise FieldError(
@@ -228,6 +262,15 @@ def declared_machines(model: type[models.Model]) -> dict[str, StateMachine | Bou
             if isinstance(value, StateMachine | BoundAttribute):
                 found.setdefault(name, value)
     return found
+
+
+def machine_of(declared: StateMachine | BoundAttribute) -> StateMachine:
+    return declared if isinstance(declared, StateMachine) else declared.bound.machine
+
+
+def _add_index(model: type[models.Model], index: models.Index) -> None:
+    model._meta.indexes = [*model._meta.indexes, index]
+    model._meta.original_attrs["indexes"] = model._meta.indexes
 
 
 def _is_abstract_model(base: object) -> bool:

@@ -25,7 +25,7 @@ from django.db.models.query_utils import DeferredAttribute
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.columns import Keep, Raised, Settle, Written
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.exceptions import UnknownState, UnrecordedStatusChange
+from statemachine_fields.exceptions import RECORDED, UnknownState, UnrecordedStatusChange
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
 
@@ -85,6 +85,7 @@ class MachineColumn(PlainInMigrations):
     """
 
     bound: BoundMachine[Any] | None = None
+    remedy = RECORDED
 
     def __init__(self, *args: Any, machine: StateMachine | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,9 +113,8 @@ class MachineColumn(PlainInMigrations):
             if isinstance(value, Written):
                 value = value.value
             elif not isinstance(value, Keep | Raised | Settle):
-                raise UnrecordedStatusChange(
-                    self.model._meta.label, self.name, self.bound.accessor, NOT_PROVIDED, value
-                )
+                label, accessor = self.model._meta.label, self.bound.accessor
+                raise UnrecordedStatusChange(label, self.name, accessor, NOT_PROVIDED, value, self.remedy)
         return super().get_db_prep_save(value, connection)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.db.models import TextChoices
 
+from statemachine_fields.machine.policy import Policy
+
 if TYPE_CHECKING:
     from django.utils.functional import Promise
 
@@ -21,13 +23,14 @@ Targets: TypeAlias = "Iterable[str | Transition]"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """One declared state: its value in the database and its label for people."""
+class State(Policy):
+    """One declared state: its value in the database, its label for people, and its policy for workers."""
 
     value: str
     label: Label = ""
 
     def __post_init__(self) -> None:
+        Policy.__post_init__(self)
         if not isinstance(self.value, str) or not self.value:
             raise ValueError(f"A state's value must be a non-empty string, got {self.value!r}.")
         object.__setattr__(self, "value", plain(self.value))
@@ -132,7 +135,25 @@ def build_graph(states: States, initial: str, transitions: Mapping[str, Targets]
         read = _read_targets(source, targets, declared)
         edges[plain(source)] = tuple(read)
         details.update({(plain(source), target): said for target, said in read.items() if said is not None})
-    return StateGraph(MappingProxyType(declared), plain(initial), MappingProxyType(edges), MappingProxyType(details))
+    graph = StateGraph(MappingProxyType(declared), plain(initial), MappingProxyType(edges), MappingProxyType(details))
+    _check_policies(graph)
+    return graph
+
+
+def _check_policies(graph: StateGraph) -> None:
+    """Refuse a policy that would move rows where no declared move leads."""
+    for state in graph.states.values():
+        for option in ("timeout_to", "error_to"):
+            target = getattr(state, option)
+            if target is None:
+                continue
+            if target not in graph:
+                raise _misnamed(f"{option} of {state.value!r} names {target!r}, not in states", target, graph.states)
+            if not graph.allows(state.value, target):
+                raise ValueError(
+                    f"{option} of {state.value!r} is {target!r}, and there is no such transition. Add {target!r} to the "
+                    f"transitions of {state.value!r}."
+                )
 
 
 def _read_states(states: States, max_length: int) -> dict[str, State]:

@@ -22,6 +22,12 @@ def uuid7() -> uuid.UUID:
     return _assemble(now, int.from_bytes(os.urandom(8)) >> 2)
 
 
+def uuid7_many(number: int) -> list[uuid.UUID]:
+    """Return ids that ascend: the first 96 bits are those of one, and the rest counts up. Quicker than one by one."""
+    first = uuid7().int & ~0x80000000  # low enough never to overflow the 32 bits it counts in
+    return [uuid.UUID(int=first + place) for place in range(number)]
+
+
 def uuid7_floor(unix_seconds: float) -> uuid.UUID:
     """Return the smallest id that could have been made at the given time: a bound for range scans over the key."""
     return _assemble(_timestamp(int(unix_seconds * 1_000_000_000)), 0)

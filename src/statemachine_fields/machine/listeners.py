@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any
+
 from django.db import models
+from django.db.models.fields.related_descriptors import ForeignKeyDeferredAttribute
+from django.db.models.query_utils import DeferredAttribute
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 from django.dispatch import Signal
 
-from statemachine_fields.machine.updates import has_generated_fields
+from statemachine_fields.machine.fields import StatusAttribute
+from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields
+from statemachine_fields.signals import post_transition, pre_transition, transition_committed
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
 
 
 def is_heard(signal: Signal, model: type[models.Model]) -> bool:
@@ -27,6 +39,42 @@ def runs_user_code(model: type[models.Model]) -> bool:
         or has_generated_fields(model)  # which Django may read back
         or has_receivers(model)
     )
+
+
+def needs_each_row(bound: BoundMachine[Any], model: Any = None) -> bool:
+    """Say whether moving rows in one statement would leave something out that moving each of them would do."""
+    return next(reasons_for_each_row(bound, model), None) is not None
+
+
+def reasons_for_each_row(bound: BoundMachine[Any], model: Any = None) -> Iterator[str]:
+    """Yield what would be left out, for people."""
+    model = model or bound.model
+    if has_receivers(model):
+        yield "receivers of pre_save or post_save"
+    elif runs_user_code(model):
+        yield "a generated field" if has_generated_fields(model) else "its own save()"
+    if has_receivers(bound.transition_model):
+        yield "receivers of pre_save or post_save of the audit model"
+    if any(is_heard(signal, bound.model) for signal in (pre_transition, post_transition, transition_committed)):
+        yield "receivers of signals of transitions"
+    if any(field.model is not bound.model for field in auto_now_fields(model)):
+        yield "an auto_now field in another table"
+    if bound.machine.transition_base is not None:
+        yield "transition_base"
+
+
+def is_loaded_plainly(model: type[models.Model]) -> bool:
+    """Say whether loading an instance does nothing but fill it."""
+    return is_made_plainly(model) and _has_plain_attributes(model)
+
+
+@cache
+def _has_plain_attributes(model: Any) -> bool:
+    """Say whether assigning a field only stores the value, and nobody has a way of his own to load rows."""
+    plain = (DeferredAttribute, ForeignKeyDeferredAttribute, StatusAttribute)
+    attributes = [getattr_static(model, field.attname) for field in model._meta.concrete_fields]
+    from_db = getattr(model.from_db, "__func__", None)
+    return from_db is models.Model.from_db.__func__ and all(type(each) in plain for each in attributes)  # type: ignore[attr-defined]
 
 
 def is_made_plainly(model: type[models.Model]) -> bool:

@@ -168,6 +168,10 @@ class StatementClock(Now):
         # Django's is the session's local time, and the columns are in UTC.
         return DatabaseClock().as_mysql(compiler, connection, **context)
 
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        # Django's is UTC, and the columns may be in local time.
+        return DatabaseClock().as_sqlite(compiler, connection, **context)
+
 
 def read_instant(when: datetime.datetime, name: str) -> datetime.datetime:
     """Return a datetime if it is aware where the project's are, and naive where they are, or raise ValueError."""

@@ -10,6 +10,7 @@ This is the one place where microseconds count: each is paid by every move, and 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from statemachine_fields.db.dialect import Move, Moved, Row, Shape, dialect_for
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     InvalidStateTransition,
+    LeaseLost,
     RowMissing,
     StateMachineError,
     TransitionBlocked,
@@ -68,6 +70,9 @@ class Transitioner(Generic[M]):
         user: Any = None,
         forced: bool = False,
         save: bool = True,
+        lease: int | None = None,
+        delay: float | None = None,
+        record_id: uuid.UUID | None = None,
     ) -> None:
         self.bound = bound
         self.instance = instance
@@ -76,6 +81,10 @@ class Transitioner(Generic[M]):
         self.user = user
         self.forced = forced
         self.save = save
+        self.lease = lease
+        if lease is None and bound.is_timed and to_status in bound.graph:
+            delay = bound.entry_delay(to_status)
+        self.delay = delay
         self.using = router.db_for_write(type(instance), instance=instance)
         self.connection = connections[self.using]
         self.dialect = dialect_for(self.connection)
@@ -83,7 +92,7 @@ class Transitioner(Generic[M]):
         self.record = bound.read_record(record)
         self.updates = Updates(bound.model, instance, update)
         self.by_save = save and runs_user_code(type(instance))
-        self.record_id = uuid7()
+        self.record_id = record_id or uuid7()
 
     def _read_metadata(self, metadata: Mapping[str, Any] | None) -> str:
         given = read_metadata(metadata)  # complains of what the caller passed, before of what surrounds it
@@ -159,10 +168,16 @@ class Transitioner(Generic[M]):
         self.shape = self.bound.shape(
             moves=self.save and not self.by_save,
             records=self.extras is not None and not has_receivers(self.bound.transition_model),
-            compares_sequence=isinstance(self.expected, int),
+            compares=self._compared_columns(),
             updates=tuple([field.column for field in ours]),
         )
         self.values = tuple([field.get_db_prep_save(value, self.connection) for field, value in ours.items()])
+
+    def _compared_columns(self) -> tuple[str, ...]:
+        """Return what must be as the caller says, besides the status."""
+        names = self.bound.names
+        sequence = (names.sequence,) if isinstance(self.expected, int) else ()
+        return sequence if self.lease is None else (*sequence, names.lease_token)
 
     def _in_transaction(self, tried: bool) -> StateTransition[M] | StateMachineError:
         moved = None
@@ -180,7 +195,7 @@ class Transitioner(Generic[M]):
                 pre_transition.send(**self._told(row.status))
             moved = self._move(row.status)
             if moved is None:  # only a trigger of the database's own could bring this about
-                return ConcurrentTransition(row_label(self.instance), self.to_status, self.expected, *row)
+                return ConcurrentTransition(row_label(self.instance), self.to_status, self.expected, *row[:2])
         return self._conclude(moved)
 
     def _compare_and_set(self) -> Moved | None:
@@ -205,7 +220,9 @@ class Transitioner(Generic[M]):
     def _judge(self, row: Row) -> StateMachineError | None:
         """Say why the locked row must not move, with the instance brought up to it."""
         label = row_label(self.instance)
-        if self.expected is not None and self.expected not in row:
+        if self.lease is not None and self.lease != row.lease_token:
+            return LeaseLost(label, self.lease)
+        if self.expected is not None and self.expected not in row[:2]:
             return ConcurrentTransition(label, self.to_status, self.expected, row.status, row.sequence)
         self.bound.field.assignments.write(self.instance, row.status)
         vars(self.instance)[self.bound.names.sequence] = row.sequence
@@ -223,16 +240,17 @@ class Transitioner(Generic[M]):
 
     def _move(self, from_status: str) -> Moved | None:
         self.from_status = from_status
-        sequence = self.expected if isinstance(self.expected, int) else None
+        compared = (self.expected,) if isinstance(self.expected, int) else ()
         move = Move(
             self.bound.key_of(self.instance),
             from_status,
             self.to_status,
             self.record_id,
             self.metadata,
-            sequence,
+            compared if self.lease is None else (*compared, self.lease),
             self.values,
             self.extras or (),
+            self.delay,
         )
         return self._ask(lambda: self.dialect.move(self.connection, self.shape, move))
 
@@ -257,6 +275,8 @@ class Transitioner(Generic[M]):
         data = vars(instance)
         data[bound.names.sequence] = moved.sequence
         data[bound.names.changed_at] = moved.changed_at
+        if bound.is_timed:
+            data.update(bound.free_clock(moved.next_at, moved.lease_token))
         pending = None if self.shape.moves else Pending(self.to_status, moved.sequence, self.record_id)
         bound.field.assignments.write(instance, self.to_status, pending)
         if self.left:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from django.apps import apps
 from django.core.management.base import CommandError
-from django.db import models
+from django.db import models, router
 
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
@@ -30,6 +30,14 @@ def find(labels: list[str]) -> list[BoundMachine[Any]]:
             "INSTALLED_APPS."
         )
     return list(dict.fromkeys(machine for label in labels or catalogue for machine in resolve(label, catalogue)))
+
+
+def find_in(database: str, labels: list[str]) -> list[BoundMachine[Any]]:
+    """Return those that have their table in a database, or raise CommandError if none has."""
+    machines = [machine for machine in find(labels) if router.allow_migrate_model(database, machine.model)]
+    if not machines:
+        raise CommandError(f"None of these machines has its table in the database {database!r}.")
+    return machines
 
 
 def machines_of(model: type[models.Model]) -> Machines:

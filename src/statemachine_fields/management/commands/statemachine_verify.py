@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
-from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import DEFAULT_DB_ALIAS, connections, router
 
 from statemachine_fields.machine.verify import ERROR, WARNING, Finding, Verifier
-from statemachine_fields.management.machines import find
-
-#: Seconds between two states of the progress bar.
-PROGRESS_EVERY = 0.1
-BAR = 30
+from statemachine_fields.management.arguments import add_batches, add_database, add_labels, at_least
+from statemachine_fields.management.machines import find_in
+from statemachine_fields.management.progress import Progress, counted
 
 
 class Command(BaseCommand):
@@ -29,36 +22,21 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "labels",
-            nargs="*",
-            metavar="LABEL",
-            help="What to verify: app, app.Model or app.Model.accessor. Every machine of the project if not given.",
-        )
-        parser.add_argument(
-            "--database",
-            default=DEFAULT_DB_ALIAS,
-            choices=tuple(connections),
-            help=f"The database to read. Default: {DEFAULT_DB_ALIAS}.",
-        )
+        add_labels(parser, "verify")
+        add_database(parser, "read")
         parser.add_argument(
             "--limit",
-            type=_at_least(0),
+            type=at_least(0),
             default=100,
             metavar="N",
             help="Show this many findings. Default: 100. All are counted.",
         )
-        parser.add_argument(
-            "--batch-size", type=_at_least(1), default=2000, metavar="N", help="Rows to read at once. Default: 2000."
-        )
+        add_batches(parser, "read")
         parser.add_argument("--strict", action="store_true", help="Exit with 1 for warnings too.")
-        parser.add_argument("--no-progress", action="store_true", help="Show no progress bar on a terminal.")
         parser.add_argument("--format", choices=["text", "json"], default="text", help="Default: text.")
 
     def handle(self, *, labels: list[str], database: str, strict: bool, format: str, **options: Any) -> None:
-        machines = [machine for machine in find(labels) if router.allow_migrate_model(database, machine.model)]
-        if not machines:
-            raise CommandError(f"None of these machines has its table in the database {database!r}.")
+        machines = find_in(database, labels)
         report = Report(self, options["limit"], as_json=format == "json")
         progress = Progress(self.stderr, shown=self.stderr.isatty() and not options["no_progress"])
         for machine in machines:
@@ -122,57 +100,3 @@ class Report:
     def _line(self, finding: Finding) -> str:
         paint = self.command.style.ERROR if finding.severity == ERROR else self.command.style.WARNING
         return f"{paint(finding.severity)} {finding.machine} pk={finding.pk} {finding.code}: {finding.message}"
-
-
-class Progress:
-    """A bar on a terminal's standard error: one line, written over at most ten times a second."""
-
-    def __init__(self, out: OutputWrapper, *, shown: bool) -> None:
-        self.out = out
-        self.shown = shown
-        self.total = 0
-        self.drawn_at = 0.0
-        self.is_drawn = False
-
-    @contextmanager
-    def of(self, verifier: Verifier) -> Iterator[None]:
-        """Follow a verifier, and leave a clean line behind."""
-        self.total = verifier.rows_of.count() if self.shown else 0  # a scan of its own, so only where somebody looks
-        try:
-            yield
-        finally:
-            self.clear()
-
-    def show(self, verifier: Verifier) -> None:
-        if not self.shown or time.monotonic() - self.drawn_at < PROGRESS_EVERY:
-            return
-        total = max(self.total, verifier.rows, 1)  # rows may have come in since they were counted
-        share = verifier.rows / total
-        bar = ("#" * int(share * BAR)).ljust(BAR, ".")
-        self._write(f"\r{verifier.bound} [{bar}] {share:4.0%} of {total:,} rows\x1b[K")
-        self.drawn_at = time.monotonic()
-        self.is_drawn = True
-
-    def clear(self) -> None:
-        if self.is_drawn:
-            self._write("\r\x1b[K")
-            self.is_drawn = False
-
-    def _write(self, text: str) -> None:
-        self.out.write(text, ending="")
-        self.out.flush()
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _at_least(lowest: int) -> Any:
-    def read(text: str) -> int:
-        number = int(text)
-        if number < lowest:
-            raise ArgumentTypeError(f"must be at least {lowest}")
-        return number
-
-    read.__name__ = "number"  # argparse: "invalid number value: 'x'"
-    return read

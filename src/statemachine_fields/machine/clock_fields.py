@@ -1,0 +1,108 @@
+"""The columns of a timed machine: when a row is due, who holds it, and how its tries went.
+
+Like the other columns of a machine they are computed on INSERT and kept by every UPDATE of Django's. No index has
+`lease_expires_at`, so that extending a lease leaves the indexes alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+
+from statemachine_fields.db.clock import ComputedTime, DatabaseClock
+from statemachine_fields.db.columns import Written
+from statemachine_fields.exceptions import TIMED
+from statemachine_fields.machine.fields import MachineColumn
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.names import Names
+
+    BigIntegerField: TypeAlias = models.BigIntegerField[Any, Any]
+    CharField: TypeAlias = models.CharField[Any, Any]
+    DateTimeField: TypeAlias = models.DateTimeField[Any, Any]
+    IntegerField: TypeAlias = models.IntegerField[Any, Any]
+    TextField: TypeAlias = models.TextField[Any, Any]
+else:  # Django's fields take type arguments in the stubs and not at run time
+    from django.db.models import BigIntegerField, CharField, DateTimeField, IntegerField, TextField
+
+#: Room for a host, a process and the random part of a worker's name.
+OWNER_LENGTH = 100
+
+
+class ClockColumn(MachineColumn):
+    """A column that a new row has at its default, whatever the instance holds."""
+
+    db_returning = False  # what we wrote needs no reading back
+    remedy = TIMED
+
+    def initial_value(self, instance: models.Model) -> Any:
+        value = self.get_default()
+        setattr(instance, self.attname, value)
+        return value
+
+
+class NextAtField(ClockColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
+    """When the row is due, by the database's clock; null while nothing is to be done with it."""
+
+    db_returning = True  # the database computes it
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if self.bound is None or not add:
+            return super().pre_save(model_instance, add)
+        clock = self.bound.clocks.get(getattr(model_instance, self.bound.names.status))
+        delay = None if clock is None else clock.entry_delay()
+        setattr(model_instance, self.attname, None)
+        return Written(None) if delay is None else DatabaseClock(delay)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        ours = isinstance(value, DatabaseClock | ComputedTime)
+        return value if ours else super().get_db_prep_save(value, connection)
+
+
+class LeaseOwnerField(ClockColumn, CharField):
+    """Who holds the row. For people: it decides nothing."""
+
+
+class LeaseExpiresAtField(ClockColumn, DateTimeField):  # type: ignore[misc]
+    """Until when the row is held; null if nobody holds it."""
+
+
+class LeaseTokenField(ClockColumn, BigIntegerField):
+    """Grows with every claim and every move and is never reset: who knows it holds the row."""
+
+
+class CountField(ClockColumn, IntegerField):
+    """How many tries failed in this state, or ended with no outcome at all."""
+
+
+class ErrorField(ClockColumn, TextField):
+    """What went wrong last. With no `next_at`: why the row is parked."""
+
+
+def clock_columns(machine: StateMachine, names: Names) -> dict[str, models.Field[Any, Any]]:
+    """Return the columns that make a machine timed. Each is nullable or has a default, so that adding them to a large
+    table is quick."""
+    zero: dict[str, Any] = {"default": 0, "db_default": 0, "editable": False, "machine": machine}
+    empty: dict[str, Any] = {"default": "", "db_default": "", "editable": False, "machine": machine}
+    null: dict[str, Any] = {"null": True, "blank": True, "editable": False, "machine": machine}
+    return {
+        names.next_at: NextAtField(**null),
+        names.lease_owner: LeaseOwnerField(max_length=OWNER_LENGTH, blank=True, **empty),
+        names.lease_expires_at: LeaseExpiresAtField(**null),
+        names.lease_token: LeaseTokenField(**zero),
+        names.failures: CountField(**zero),
+        names.crashes: CountField(**zero),
+        names.error: ErrorField(blank=True, **empty),
+    }
+
+
+def due_index(model: type[models.Model], names: Names) -> models.Index:
+    """Return the index that finds due rows: one walk for each state, in the order in which they are due."""
+    fields = [names.status, names.next_at]
+    twin = models.Index(fields=fields)
+    twin.set_name_with_model(model)  # Django names an index itself only if it has no condition
+    return models.Index(fields=fields, name=twin.name, condition=models.Q(**{f"{names.next_at}__isnull": False}))

@@ -1,0 +1,152 @@
+"""What people and programs may do with the clock of a row, and ask about the clocks of many.
+
+Each verb is one UPDATE that compares what it relies on, so that none can undo what a worker or a colleague did meanwhile.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from django.db import models, router
+from django.db.models import Q
+
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.columns import Raised, Written
+from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
+from statemachine_fields.machine.fields import row_label
+from statemachine_fields.machine.questions import StatementClock, read_instant
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.names import Names
+    from statemachine_fields.machine.policy import Clock
+
+M = TypeVar("M", bound=models.Model)
+
+
+class RowClock(Generic[M]):
+    """The clock of one row."""
+
+    def __init__(self, bound: BoundMachine[M], instance: M) -> None:
+        bound.require_clock()
+        self.bound = bound
+        self.names = bound.names
+        self.instance = instance
+        if instance.pk is None:
+            raise RowMissing(row_label(instance), saved=False)
+        self.using = router.db_for_write(type(instance), instance=instance)
+
+    def run_at(self, when: datetime.datetime) -> None:
+        """Make the row due at an instant, or raise."""
+        instant = Written(read_instant(when, "when"))
+        runnable = self.bound.states_that_run()
+        rows = self._row.filter(self.bound.free_condition(), **{f"{self.names.status}__in": runnable})
+        changed, owner = 0, ""
+        while not (changed or owner):  # a lease may end after it was in our way, and before we have seen whose it was
+            changed = rows.update(**{self.names.next_at: instant})
+            status, owner = self._reload()
+            if not changed and status not in runnable:
+                raise StateMachineError(
+                    f"{row_label(self.instance)} is in {status!r}, where nothing is ever due: the state has no handler, no "
+                    "time-out and no deletion. Move the row, or give the state one of them."
+                )
+        if not changed:
+            raise RowLeased(row_label(self.instance), owner, "run_at")
+
+    def release(self) -> bool:
+        """Take the row away from the worker that held it when the instance was loaded."""
+        names = self.names
+        held = {
+            names.lease_token: getattr(self.instance, names.lease_token),
+            f"{names.lease_expires_at}__isnull": False,
+        }
+        changed = self._row.filter(**held).update(
+            **{
+                names.lease_owner: Written(""),
+                names.lease_expires_at: Written(None),
+                names.lease_token: Raised(names.lease_token),
+            }
+        )
+        self._reload()
+        return bool(changed)
+
+    def resume(self) -> bool:
+        """Put a parked row back on the clock, with all its tries before it."""
+        names = self.names
+        parked = self.bound.parked_condition()
+        changed = self._row.filter(parked, **{f"{names.status}__in": self.bound.states_that_run()}).update(
+            **{
+                names.next_at: DatabaseClock(),
+                names.failures: Written(0),
+                names.crashes: Written(0),
+                names.error: Written(""),
+            }
+        )
+        self._reload()
+        return bool(changed)
+
+    @property
+    def _row(self) -> models.QuerySet[Any]:
+        rows: models.QuerySet[Any] = self.bound.model._base_manager.using(self.using)
+        return rows.filter(pk=self.bound.key_of(self.instance))
+
+    def _reload(self) -> tuple[str, str]:
+        """Bring the clock's columns of the instance up to the row, and return its status and who holds it."""
+        found: dict[str, Any] | None = self._row.values(self.names.status, *self.names.clock).first()
+        if found is None:
+            raise RowMissing(row_label(self.instance), saved=True)
+        status: str = found.pop(self.names.status)
+        vars(self.instance).update(found)
+        return status, found[self.names.lease_owner]
+
+
+class ClockQuestions(Generic[M]):
+    """What a timed machine can be asked of many rows at once."""
+
+    if TYPE_CHECKING:
+        model: type[M]
+        names: Names
+        clocks: Any
+        is_timed: bool
+
+        @property
+        def _rows(self) -> models.QuerySet[M]: ...
+
+    def due(self) -> models.QuerySet[M]:
+        """Return the rows that a worker could take now, those that have waited longest first."""
+        names = self.require_clock()
+        late = {f"{names.next_at}__lte": StatementClock(), f"{names.status}__in": self.states_that_run()}
+        return self._rows.filter(self.free_condition(), **late).order_by(names.next_at)
+
+    def leased(self) -> models.QuerySet[M]:
+        """Return the rows that a worker holds, those whose lease ends first at the top."""
+        names = self.require_clock()
+        return self._rows.filter(~self.free_condition()).order_by(names.lease_expires_at)
+
+    def parked(self) -> models.QuerySet[M]:
+        """Return the rows that were taken out of the clock, with the reason in their `error` column."""
+        self.require_clock()
+        return self._rows.filter(self.parked_condition())
+
+    def require_clock(self) -> Names:
+        if not self.is_timed:
+            raise StateMachineError(
+                f"{self} is not timed: no state has a handler or a policy, so its rows have no clock."
+            )
+        return self.names
+
+    def states_that_run(self) -> list[str]:
+        """Return the states in which something is due sooner or later."""
+        clocks: list[Clock] = list(self.clocks.values())
+        return [clock.state for clock in clocks if clock.runs]
+
+    def parked_condition(self) -> Q:
+        names = self.names
+        return Q(**{f"{names.next_at}__isnull": True, f"{names.lease_expires_at}__isnull": True}) & ~Q(
+            **{names.error: ""}
+        )
+
+    def free_condition(self) -> Q:
+        expires_at = self.names.lease_expires_at
+        return Q(**{f"{expires_at}__isnull": True}) | Q(**{f"{expires_at}__lte": StatementClock()})

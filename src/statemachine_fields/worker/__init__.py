@@ -1,0 +1,12 @@
+"""The worker: leases rows of timed machines, runs their handlers and moves them on. An app of its own.
+
+This module holds what handlers use, and may be imported from models.
+"""
+
+from __future__ import annotations
+
+from statemachine_fields.exceptions import LeaseLost
+from statemachine_fields.worker.lease import HandlerContext
+from statemachine_fields.worker.outcomes import Move, Retry, TryAgainLater
+
+__all__ = ["HandlerContext", "LeaseLost", "Move", "Retry", "TryAgainLater"]

@@ -1,0 +1,163 @@
+"""Take a batch of due rows and load them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.db.models.base import ModelState
+
+from statemachine_fields.db.leases import Claimed, Wanted
+from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
+from statemachine_fields.signals import lease_recovered, leases_claimed
+from statemachine_fields.worker.lanes import Lane
+from statemachine_fields.worker.lease import Lease, now
+
+logger = logging.getLogger("statemachine_fields.worker")
+
+
+class Claimer:
+    """Claims on behalf of one worker process."""
+
+    def __init__(self, owner: str, lease_seconds: float) -> None:
+        self.owner = owner
+        self.lease_seconds = lease_seconds
+
+    def claim(self, lane: Lane, limit: int, *, suspects: bool = False) -> list[Lease]:
+        """Lease up to so many due rows, in one statement, the most urgent first.
+
+        :param suspects: take rows that a worker may have died of, in place of those that it cannot have.
+        """
+        wanted = Wanted(
+            states=lane.states,
+            priorities=lane.priorities,
+            limit=limit,
+            owner=self.owner,
+            seconds=self.lease_seconds,
+            suspects=suspects,
+            fields=lane.fields,
+        )
+        asked_at = now()  # before the database counts, so that ours ends first
+        rows = lane.leases.claim(lane.connection, lane.bound.table, wanted)
+        if not rows:
+            return []
+        leases = self._load(lane, rows, asked_at + self.lease_seconds)
+        self._tell(lane, leases)
+        return leases
+
+    def _load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
+        names, attnames = lane.bound.names, [field.attname for field in lane.fields]
+        place = {name: attnames.index(name) for name in (*names.columns, *names.clock)}
+        key, due = attnames.index(lane.bound.model._meta.pk.attname), place[names.next_at]
+        status, sequence, token = place[names.status], place[names.sequence], place[names.lease_token]
+        failures, crashes, error = place[names.failures], place[names.crashes], place[names.error]
+        if len(rows) > 1:  # RETURNING has no order of its own
+            rows.sort(key=lambda row: row.values[due])
+            if len(set(lane.priorities)) > 1:
+                rows.sort(key=lambda row: -lane.clocks[row.values[status]].priority)
+        converted, instances = self._instances(lane, rows)
+        leases = []
+        for row, values, instance in zip(rows, converted, instances, strict=True):
+            failed = isinstance(instance, Exception)
+            leases.append(
+                Lease(
+                    lane=lane,
+                    clock=lane.clocks[values[status]],
+                    key=values[key],
+                    token=values[token],
+                    status=values[status],
+                    sequence=values[sequence],
+                    failures=values[failures],
+                    crashes=values[crashes],
+                    age=row.age,
+                    error=values[error],
+                    instance=None if failed else instance,
+                    load_error=instance if failed else None,
+                    trusted_until=trusted_until,
+                    is_recovered=values[crashes] > 0,
+                )
+            )
+        return leases
+
+    def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:
+        """Return the values of each row and the row as an instance, or what was raised in making it."""
+        model, using = lane.bound.model, lane.using
+        compiler = model._base_manager.using(using).query.get_compiler(using)
+        converters = compiler.get_converters([field.get_col(model._meta.db_table) for field in lane.fields])
+        attnames = [field.attname for field in lane.fields]
+        raw: list[Any] = [row.values for row in rows]
+        try:
+            values = [tuple(row) for row in compiler.apply_converters(raw, converters)] if converters else raw
+            if not lane.is_one_table:
+                return values, self._loaded_by_django(lane, values)
+            return values, load_rows(model, using, attnames, values)
+        except Exception:  # noqa: BLE001 - code of the user's, and one bad row must not take its neighbours along
+            return self._one_by_one(lane, raw, compiler, converters, attnames)
+
+    def _one_by_one(self, lane: Lane, raw: list[Any], compiler: Any, converters: Any, attnames: list[str]) -> Any:
+        ours = {place: converters[place] for place in converters if lane.fields[place].name in lane.bound.columns}
+        ours.update({place: converters[place] for place in converters if lane.fields[place].primary_key})
+        values, instances = [], []
+        for row in raw:
+            values.append(next(iter(compiler.apply_converters([row], ours))) if ours else row)
+            try:
+                (converted,) = compiler.apply_converters([row], converters) if converters else [row]
+                if lane.is_one_table:
+                    instances.append(lane.bound.model.from_db(lane.using, attnames, tuple(converted)))
+                else:
+                    instances += self._loaded_by_django(lane, [tuple(converted)])
+            except Exception as error:  # noqa: BLE001
+                instances.append(error)
+        return values, instances
+
+    def _loaded_by_django(self, lane: Lane, values: list[Any]) -> list[Any]:
+        """Load rows whose columns are spread over several tables."""
+        model = lane.bound.model
+        keys = [row[0] for row in values]
+        found = model._base_manager.using(lane.using).in_bulk(keys)
+        return [found.get(key) or LookupError("The row vanished while it was loaded.") for key in keys]
+
+    def _tell(self, lane: Lane, leases: list[Lease]) -> None:
+        sender, machine = lane.bound.model, lane.bound
+        if is_heard(leases_claimed, sender):
+            keys = [lease.key for lease in leases]
+            leases_claimed.send_robust(sender, machine=machine, using=lane.using, keys=keys, owner=self.owner)
+        for lease in leases:
+            if not lease.is_recovered:
+                continue
+            logger.warning(
+                "%s in %r was held by a worker that said nothing of it, for the %s time in this state. %s",
+                lease.label,
+                lease.status,
+                _ordinal(lease.crashes),
+                lease.error,
+            )
+            if is_heard(lease_recovered, sender):
+                lease_recovered.send_robust(
+                    sender,
+                    machine=machine,
+                    using=lane.using,
+                    instance=lease.instance,
+                    crashes=lease.crashes,
+                    error=lease.error,
+                )
+
+
+def load_rows(model: Any, using: str, attnames: list[str], rows: list[Any]) -> list[Any]:
+    """Return rows as `from_db()` would, which is most of what a claim costs, if nobody can tell the difference."""
+    if not is_loaded_plainly(model):
+        return [model.from_db(using, attnames, row) for row in rows]
+    instances = []
+    for row in rows:
+        instance = model.__new__(model)
+        state = ModelState()
+        state.adding, state.db = False, using
+        data = vars(instance)
+        data["_state"] = state
+        data.update(zip(attnames, row, strict=True))
+        instances.append(instance)
+    return instances
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")

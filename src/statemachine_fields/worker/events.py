@@ -1,0 +1,171 @@
+"""What happened, told three ways: counted, logged for operators, and sent as signals."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from django.dispatch import Signal
+
+from statemachine_fields.machine.listeners import is_heard
+from statemachine_fields.signals import handler_failed, outcome_dropped, row_parked, rows_deleted
+from statemachine_fields.worker.outcomes import Kind, Verdict
+
+logger = logging.getLogger("statemachine_fields.worker")
+
+
+class Events:
+    """Tells of verdicts, and counts by machine and state until somebody takes the counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        #: Since the start, by kind.
+        self.total: Counter[str] = Counter()
+
+    def count(self, machine: str, state: str, what: str, number: float = 1) -> None:
+        with self._lock:
+            self._counts[machine, state, what] += number  # type: ignore[assignment]  # seconds are counted, too
+            self.total[what] += number  # type: ignore[assignment]
+
+    def take_counts(self) -> dict[tuple[str, str], dict[str, float]]:
+        """Return what was counted since the last time, by machine and state."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        taken: dict[tuple[str, str], dict[str, float]] = {}
+        for (machine, state, what), number in counts.items():
+            taken.setdefault((machine, state), {})[what] = number
+        return taken
+
+    def put_back(self, counts: dict[tuple[str, str], dict[str, float]]) -> None:
+        """Keep counts that could not be written."""
+        with self._lock:
+            for (machine, state), numbers in counts.items():
+                for what, number in numbers.items():
+                    self._counts[machine, state, what] += number  # type: ignore[assignment]
+
+    def written(self, verdicts: Sequence[Verdict]) -> None:
+        """Tell of verdicts of one lane that the database has."""
+        counts: dict[tuple[str, str], float] = {}
+        for verdict in verdicts:
+            verdict.is_told = True
+            lease = verdict.lease
+            by_kind, seconds = (lease.status, verdict.kind), (lease.status, "seconds")
+            counts[by_kind] = counts.get(by_kind, 0) + 1
+            counts[seconds] = counts.get(seconds, 0.0) + lease.seconds
+        machine = str(verdicts[0].lease.lane)
+        for (state, what), number in counts.items():
+            self.count(machine, state, what, number)
+        for verdict in verdicts:
+            if verdict.kind is not Kind.MOVED or verdict.error:
+                _TELL.get(verdict.kind, _tell_nothing)(verdict)
+
+    def dropped(self, verdict: Verdict) -> None:
+        verdict.is_told = True
+        lease = verdict.lease
+        self.count(str(lease.lane), lease.status, Kind.DROPPED)
+        logger.warning(
+            "%s: its %s in state %r came too late and was dropped. The lease (token %d) had ended, or somebody moved or "
+            "released the row.",
+            lease.label,
+            verdict.words,
+            lease.status,
+            lease.token,
+        )
+        _send(outcome_dropped, verdict, outcome=verdict.words)
+
+    def not_written(self, verdict: Verdict, error: Exception) -> None:
+        """Tell of a row that cannot even be parked. Its lease runs out, and it is tried again."""
+        verdict.is_told = True
+        logger.error("%s: its %s cannot be written.", verdict.lease.label, verdict.words, exc_info=error)
+
+
+def _tell_failure(verdict: Verdict) -> None:
+    lease = verdict.lease
+    logger.warning(
+        "%s failed in state %r, attempt %d; next try in %.0f s. %s",
+        lease.label,
+        lease.status,
+        verdict.failures,
+        verdict.delay or 0.0,
+        verdict.error,
+        exc_info=verdict.exception,
+    )
+    _send(handler_failed, verdict, error=verdict.error, failures=verdict.failures, exception=verdict.exception)
+
+
+def _tell_move(verdict: Verdict) -> None:
+    """Tell of a move that was made because the row failed for good."""
+    lease = verdict.lease
+    logger.error(
+        "%s failed in state %r for good and was moved to %r. %s",
+        lease.label,
+        lease.status,
+        verdict.to_status,
+        verdict.error,
+        exc_info=verdict.exception,
+    )
+    _send(handler_failed, verdict, error=verdict.error, failures=verdict.failures, exception=verdict.exception)
+
+
+def _tell_parked(verdict: Verdict) -> None:
+    lease = verdict.lease
+    logger.error(
+        "%s is parked in state %r until somebody calls resume() or moves it. %s",
+        lease.label,
+        lease.status,
+        verdict.error,
+        exc_info=verdict.exception,
+    )
+    _send(row_parked, verdict, error=verdict.error)
+
+
+def _tell_released(verdict: Verdict) -> None:
+    if verdict.error:
+        lease = verdict.lease
+        logger.warning("%s was given back in state %r. %s", lease.label, lease.status, verdict.error)
+
+
+def _tell_deleted(verdict: Verdict) -> None:
+    lease = verdict.lease
+    logger.info("%s was deleted: its time in state %r was up.", lease.label, lease.status)
+    if is_heard(rows_deleted, lease.lane.bound.model):
+        machine, using = lease.lane.bound, lease.lane.using
+        rows_deleted.send_robust(machine.model, machine=machine, using=using, keys=[lease.key], state=lease.status)
+
+
+def _tell_itself(verdict: Verdict) -> None:
+    if verdict.error:
+        lease = verdict.lease
+        logger.warning(
+            "%s: its handler moved it from %r and then raised. The move stands. %s",
+            lease.label,
+            lease.status,
+            verdict.error,
+            exc_info=verdict.exception,
+        )
+
+
+def _tell_nothing(verdict: Verdict) -> None:
+    pass
+
+
+_TELL = {
+    Kind.FAILED: _tell_failure,
+    Kind.MOVED: _tell_move,
+    Kind.PARKED: _tell_parked,
+    Kind.RELEASED: _tell_released,
+    Kind.DELETED: _tell_deleted,
+    Kind.SETTLED_ITSELF: _tell_itself,
+}
+
+
+def _send(signal: Signal, verdict: Verdict, **facts: Any) -> None:
+    lane = verdict.lease.lane
+    if is_heard(signal, lane.bound.model):
+        signal.send_robust(
+            lane.bound.model, machine=lane.bound, using=lane.using, instance=verdict.lease.instance, **facts
+        )

@@ -1,0 +1,189 @@
+"""`manage.py statemachine_worker`: run the handlers of timed machines, and move their rows on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from argparse import ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from statemachine_fields.db.leases import leases_for
+from statemachine_fields.machine.policy import is_queue_name
+from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.options import WorkerOptions
+from statemachine_fields.worker.selection import select_machines
+from statemachine_fields.worker.supervisor import Supervisor
+
+LOGGER = logging.getLogger("statemachine_fields")
+LEVELS = {0: logging.ERROR, 1: logging.INFO, 2: logging.INFO, 3: logging.DEBUG}
+
+
+class Command(BaseCommand):
+    help = (
+        "Runs the handlers of timed machines and moves their rows on: when they are due, one worker at a time for each "
+        "row, and again if a worker dies. Start as many as you like, on as many hosts as you like. SIGTERM or Ctrl-C "
+        "stops in good order, a second one at once."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "labels",
+            nargs="*",
+            metavar="LABEL",
+            help="What to serve: app, app.Model or app.Model.accessor. Every timed machine of the project if not given.",
+        )
+        parser.add_argument(
+            "--exclude", action="append", default=[], metavar="LABEL", help="What not to serve. May be repeated."
+        )
+        parser.add_argument(
+            "--processes", type=_at_least(1), default=1, metavar="N", help="Worker processes to run. Default: 1."
+        )
+        parser.add_argument(
+            "--threads", type=_at_least(1), default=4, metavar="N", help="Handlers at once in each. Default: 4."
+        )
+        parser.add_argument(
+            "--coroutines",
+            type=_at_least(1),
+            default=100,
+            metavar="N",
+            help="Handlers at once in each process that are async. Default: 100.",
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            default=[],
+            type=_queue,
+            metavar="NAME[=N]",
+            help="Serve only this queue, with at most N rows at once in each process. May be repeated.",
+        )
+        parser.add_argument(
+            "--once", action="store_true", help="Stop as soon as nothing is due: for cron, and for trying things out."
+        )
+        parser.add_argument(
+            "--run-for", type=_seconds, default=0.0, metavar="SECONDS", help="Stop in good order after so long."
+        )
+        parser.add_argument(
+            "--max-rows",
+            type=_at_least(1),
+            default=0,
+            metavar="N",
+            help="Replace a process after it has taken so many rows, if handlers leak memory.",
+        )
+        parser.add_argument(
+            "--liveness-file",
+            metavar="PATH",
+            help="Write the time into this file every second while all is well, and remove it at the end.",
+        )
+        parser.add_argument("--database", choices=tuple(connections), help="The database, if not the router's choice.")
+        parser.add_argument(
+            "--log-format",
+            choices=["text", "json"],
+            default="text",
+            help="text for people, json for machines: one object a line. Default: text.",
+        )
+
+    def handle(self, *, labels: list[str], exclude: list[str], **options: Any) -> None:
+        machines = select_machines(labels, exclude)
+        queues: dict[str, int | None] = dict(options["queue"])
+        lanes = lanes_of(machines, queues or None, options["database"])
+        if unknown := set(queues) - {lane.queue for lane in lanes}:
+            there = sorted({lane.queue for lane in lanes_of(machines)})
+            raise CommandError(f"No state has the queue {', '.join(sorted(unknown))}. There are: {', '.join(there)}.")
+        if not lanes:
+            raise CommandError(
+                "In none of these machines is anything ever due, so there is nothing for a worker to do."
+            )
+        self._refuse_what_the_database_cannot(lanes, options["processes"])
+        set_up_logging(options["log_format"], options["verbosity"])
+        worker = WorkerOptions(
+            machines=tuple(str(machine) for machine in machines),
+            processes=options["processes"],
+            threads=options["threads"],
+            coroutines=options["coroutines"],
+            queues=queues,
+            once=options["once"],
+            run_for=options["run_for"],
+            max_rows=options["max_rows"],
+            liveness_file=options["liveness_file"],
+            database=options["database"],
+        )
+        logging.getLogger("statemachine_fields.worker").info(
+            "Serving %s with %d × %d.", ", ".join(map(str, machines)), worker.processes, worker.threads
+        )
+        if code := Supervisor(worker).run():
+            sys.exit(code)
+
+    def _refuse_what_the_database_cannot(self, lanes: list[Any], processes: int) -> None:
+        for using in {lane.using for lane in lanes}:
+            connection = connections[using]
+            if not leases_for(connection).is_possible(connection):
+                raise CommandError(
+                    f"Database {using!r} is {connection.display_name}, on which there is no worker yet. Move the models to "
+                    "PostgreSQL, or move the rows yourself with transition_to()."
+                )
+            if processes > 1 and not leases_for(connection).is_shared:
+                raise CommandError(
+                    f"Database {using!r} is {connection.display_name}, which one process at a time can write to. Run one "
+                    "worker with --processes 1 and more --threads, or move the models to PostgreSQL."
+                )
+            connection.close()
+
+
+def set_up_logging(format: str, verbosity: int) -> None:
+    """Show what the worker says, unless the project's own LOGGING does, and in JSON if that is wanted."""
+    level = LEVELS.get(verbosity, logging.DEBUG)
+    if format == "text" and LOGGER.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s [%(process)d] %(message)s")
+    handler.setFormatter(JsonFormatter() if format == "json" else text)
+    LOGGER.handlers[:] = [handler]
+    LOGGER.propagate = False
+    LOGGER.setLevel(level)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "process": record.process,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said, ensure_ascii=False)
+
+
+def _at_least(lowest: int) -> Any:
+    def read(text: str) -> int:
+        number = int(text)
+        if number < lowest:
+            raise ArgumentTypeError(f"must be at least {lowest}")
+        return number
+
+    read.__name__ = "number"  # argparse: "invalid number value: 'x'"
+    return read
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if seconds <= 0:
+        raise ArgumentTypeError("must be more than 0")
+    return seconds
+
+
+def _queue(text: str) -> tuple[str, int | None]:
+    name, sign, limit = text.partition("=")
+    if not is_queue_name(name) or (sign and not (limit.isdecimal() and int(limit) > 0)):
+        raise ArgumentTypeError(f"must be a name, or a name and a number above 0 as in mail=2, got {text!r}")
+    return name, int(limit) if sign else None

@@ -1,0 +1,179 @@
+"""The system checks of timed machines: 101–199. What they say of a machine is true whether or not a worker is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.core import checks
+from django.db import connections, models, router
+
+from statemachine_fields.db.leases import is_served, leases_for
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
+from statemachine_fields.machine.handlers import unheard_handlers
+from statemachine_fields.machine.listeners import reasons_for_each_row
+from statemachine_fields.machine.policy import RETRY_AFTER
+
+
+# Many small projects run well on SQLite with the one worker process that it takes, so only those who ask how they would
+# fare in production are told.
+@checks.register(checks.Tags.models, deploy=True)
+def check_one_process(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that the databases of timed machines let several worker processes share the work."""
+    return list(one_process_only(timed_machines(app_configs)))
+
+
+def timed_machines(app_configs: Sequence[AppConfig] | None) -> list[BoundMachine[Any]]:
+    models_of = [config.get_models() for config in app_configs or apps.get_app_configs()]
+    declared = [its for models_ in models_of for model in models_ for its in declared_machines(model).values()]
+    machines = [its.bound for its in declared if isinstance(its, BoundAttribute)]
+    return list(dict.fromkeys(machine for machine in machines if machine.is_timed))
+
+
+def check_timed(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
+    """Check one machine, if it is timed, on the model that has its columns."""
+    if not bound.is_timed:
+        return
+    yield from handler_of_a_terminal_state(bound)
+    yield from handler_of_an_external_state(bound)
+    yield from states_that_nothing_moves(bound)
+    yield from retry_after_not_given(bound)
+    yield from options_without_a_handler(bound)
+    yield from committed_row_by_row(bound)
+    yield from no_worker_for_the_database(bound)
+
+
+def handler_of_a_terminal_state(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
+    for clock in bound.clocks.values():
+        if clock.handler is not None and bound.graph.is_terminal(clock.state):
+            yield checks.Error(
+                f"{clock.handler.name}() handles {clock.state!r} of {bound.accessor!r}, which is terminal, so it could "
+                "move its rows nowhere.",
+                hint="Remove the handler, or add the transition that it is there to make. To tidy up after a row is "
+                "done, use `delete_after`.",
+                obj=bound.model,
+                id="statemachine_fields.E101",
+            )
+
+
+def handler_of_an_external_state(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
+    for clock in bound.clocks.values():
+        if clock.handler is not None and bound.graph.states[clock.state].external:
+            yield checks.Error(
+                f"{clock.handler.name}() handles {clock.state!r} of {bound.accessor!r}, which is external: someone else "
+                "moves its rows.",
+                hint="Remove the handler, or `external=True`.",
+                obj=bound.model,
+                id="statemachine_fields.E102",
+            )
+
+
+def states_that_nothing_moves(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    states = bound.graph.states
+    stuck = [
+        clock.state
+        for clock in bound.clocks.values()
+        if not (clock.runs or states[clock.state].external or bound.graph.is_terminal(clock.state))
+    ]
+    if stuck:
+        yield checks.Warning(
+            f"No worker ever looks at rows in {_listed(stuck)} of {bound.accessor!r}.",
+            hint="Give the state a handler or a `timeout_after`. If people or other programs move its rows, say so "
+            "with `external=True`.",
+            obj=bound.model,
+            id="statemachine_fields.W101",
+        )
+
+
+def retry_after_not_given(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    states = bound.graph.states
+    silent = [
+        clock.state
+        for clock in bound.clocks.values()
+        if clock.handler is not None and states[clock.state].retry_after is None
+    ]
+    if silent:
+        yield checks.Warning(
+            f"Rows in {_listed(silent)} of {bound.accessor!r} are tried again every {RETRY_AFTER:g} s, because the state "
+            "does not say otherwise.",
+            hint="Say how long to wait between two tries with `retry_after`.",
+            obj=bound.model,
+            id="statemachine_fields.W102",
+        )
+
+
+def options_without_a_handler(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    for clock in bound.clocks.values():
+        options = bound.graph.states[clock.state].for_handlers()
+        if options and clock.handler is None:
+            yield checks.Warning(
+                f"{clock.state!r} of {bound.accessor!r} has no handler, so {' and '.join(options)} "
+                f"{'means' if len(options) == 1 else 'mean'} nothing.",
+                hint="Write the handler, or remove the options.",
+                obj=bound.model,
+                id="statemachine_fields.W103",
+            )
+
+
+def committed_row_by_row(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    """Say why workers cannot move the rows together. What is connected to a signal later cannot be seen."""
+    reasons = [] if bound.audit_model is None else list(reasons_for_each_row(bound))
+    if reasons:
+        yield checks.Warning(
+            f"Workers write the moves of {bound.accessor!r} row by row, because of {' and '.join(reasons)}.",
+            hint="It is as correct, and slower. Silence this check if it is fast enough.",
+            obj=bound.model,
+            id="statemachine_fields.W104",
+        )
+
+
+def handlers_never_called(model: type[models.Model]) -> Iterator[checks.Warning]:
+    """Check what a proxy or a multi-table child adds to a machine that it shares."""
+    for bound, methods in unheard_handlers(model).items():
+        for name in methods:
+            yield checks.Warning(
+                f"{name}() is never called for {bound.accessor!r}: workers run rows as instances of "
+                f"{bound.model._meta.label}, which has the machine's columns.",
+                hint=f"Move the handler to {bound.model._meta.label}, and let it look at the row to tell the kinds apart.",
+                obj=model,
+                id="statemachine_fields.W105",
+            )
+
+
+def worker_not_installed() -> checks.Warning:
+    return checks.Warning(
+        "Models have timed state machines, but 'statemachine_fields.worker' is not in INSTALLED_APPS.",
+        hint="Add it: the command that moves their rows comes with the app. If workers run from another project, silence "
+        "this check.",
+        id="statemachine_fields.W106",
+    )
+
+
+def no_worker_for_the_database(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    alias = router.db_for_write(bound.model)
+    if not is_served(connections[alias]):
+        yield checks.Warning(
+            f"There is no worker yet for the database {alias!r}, so nothing runs the handlers and time-outs of "
+            f"{bound.accessor!r}.",
+            hint="Keep the model on PostgreSQL, or on SQLite. Moves by transition_to() work on any database.",
+            obj=bound.model,
+            id="statemachine_fields.W107",
+        )
+
+
+def one_process_only(machines: Iterable[BoundMachine[Any]]) -> Iterator[checks.Warning]:
+    aliases = dict.fromkeys(router.db_for_write(machine.model) for machine in machines)
+    for alias in aliases:
+        connection = connections[alias]
+        if is_served(connection) and not leases_for(connection).is_shared:
+            yield checks.Warning(
+                f"The database {alias!r} has rows of timed machines, and one worker process at a time can run them.",
+                hint="Run a single worker process, or move the models to PostgreSQL, where many share the work.",
+                id="statemachine_fields.W108",
+            )
+
+
+def _listed(states: Iterable[str]) -> str:
+    return ", ".join(repr(state) for state in states)

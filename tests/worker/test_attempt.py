@@ -1,0 +1,429 @@
+"""What is to be done with a row, and what its handler's answer comes to: decisions, made without a database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from lab.models import Chore, Lot, Noted, Ping
+from statemachine_fields.machine.policy import Clock, Policy
+from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
+from statemachine_fields.worker.attempt import (
+    AWAY_SECONDS,
+    LONGEST_ERROR,
+    Attempts,
+    described,
+    is_connection_lost,
+    shortened,
+)
+from statemachine_fields.worker.lease import Lease
+from statemachine_fields.worker.outcomes import Kind
+from tests.worker.rows import lane_of
+
+DAY = 24 * 60 * 60.0
+
+
+def lease_of(model=Chore, status="NEW", policy=None, values=None, *, handler=True, **facts):
+    """Return a lease of a row that nobody has saved, in a state with another policy than it has."""
+    lane = lane_of(model)
+    if policy is not None:
+        clock = Clock.of(status, Policy(**policy), model.states.clocks[status].handler if handler else None, "default")
+        lane = replace(lane, clocks={**lane.clocks, status: clock})
+    known = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
+    known["instance"] = model(pk=1, status=status, **(values or {}))
+    known["trusted_until"] = time.monotonic() + 60
+    return Lease(lane=lane, clock=lane.clocks[status], key=1, token=7, status=status, **{**known, **facts})
+
+
+def answering(monkeypatch, answer, model=Chore, method="start"):
+    """Let the handler give an answer, or raise it."""
+
+    def handle(self, *context):
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(model, method, handle)
+
+
+@pytest.fixture
+def attempts():
+    return Attempts(max_crashes=5, time_limit=None)
+
+
+def told(verdict):
+    return verdict.kind, verdict.to_status, verdict.delay, verdict.failures, verdict.error, verdict.metadata
+
+
+SITUATIONS = {
+    "in between": {"policy": {"retry_after": 60}, "failures": 1},
+    "at its last try": {"policy": {"retry_after": 60, "max_attempts": 3, "error_to": "FAILED"}, "failures": 2},
+    "at its last try, with nowhere to go": {"policy": {"retry_after": 60, "max_attempts": 3}, "failures": 2},
+    "timed out": {
+        "policy": {
+            "retry_after": 60,
+            "max_attempts": 3,
+            "error_to": "FAILED",
+            "timeout_after": 100,
+            "timeout_to": "HELD",
+        },
+        "failures": 2,
+        "age": 100.0,
+    },
+}
+
+MOVES = {
+    "a state": ("DOING", 0),
+    "a Move": (Move("DOING"), 0),
+    "a Move with a delay": (Move("DOING", after=30), 30),
+    "a Move whose delay is longer than the time-out": (Move("DOING", after=9 * DAY), 3 * DAY),
+    "a Move to where only deletion is due": (Move("DONE"), 365 * DAY),
+    "a Move to where nothing is due": (Move("HELD", after=30), None),
+}
+
+NOT_YET = {
+    "None": (None, 60),
+    "TryAgainLater": (TryAgainLater(), 60),
+    "TryAgainLater with a delay": (TryAgainLater(after=5), 5),
+    "TryAgainLater at once": (TryAgainLater(after=0), 0),
+}
+
+FAILURES = {
+    "Retry": (Retry(), 60, "The handler asked for a retry."),
+    "Retry with a delay and an error": (Retry(after=5, error="the line is busy"), 5, "the line is busy"),
+    "an exception": (ValueError("no luck"), 60, "ValueError: no luck"),
+    "an exception without words": (KeyError(), 60, "KeyError"),
+    "what is no answer": (42, 60, "TypeError: The handler returned 42. It must return a state, None for not yet, a "),
+    "a state that nobody declares": ("NOWHERE", 60, "UnknownState: lab.Chore pk=1 has no state 'NOWHERE'."),
+    "an edge that nobody declares": ("NEW", 60, "InvalidStateTransition: lab.Chore pk=1 cannot move from 'NEW' to "),
+    "fields that are not there": (
+        Move("DOING", update={"colour": 1}),
+        60,
+        "TypeError: update= names 'colour', which is no field of lab.Chore ",
+    ),
+    "the machine's own columns": (Move("DOING", update={"status": "DONE"}), 60, "TypeError: update= names 'status', "),
+    "metadata that cannot be stored": (Move("DOING", metadata={"row": object()}), 60, "TypeError: "),
+    "an OperationalError of its own": (OperationalError("some other server"), 60, "OperationalError: some other "),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+class TestAnswers:
+    @pytest.mark.parametrize("answer", MOVES)
+    def test_a_move_is_a_move_in_any_situation(self, answer, situation, attempts, monkeypatch):
+        given, delay = MOVES[answer]
+        answering(monkeypatch, given)
+        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        state = given if isinstance(given, str) else given.state
+        assert told(verdict) == (Kind.MOVED, state, delay, 0, "", None)
+
+    @pytest.mark.parametrize("answer", NOT_YET)
+    def test_not_yet_is_no_failure(self, answer, situation, attempts, monkeypatch):
+        given, delay = NOT_YET[answer]
+        answering(monkeypatch, given)
+        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        failures = SITUATIONS[situation]["failures"]
+        assert told(verdict) == (
+            (Kind.MOVED, "HELD", None, failures, "", {"timeout_after": 100.0})
+            if situation == "timed out"
+            else (Kind.WAITED, "", delay, failures, "", None)
+        )
+
+    @pytest.mark.parametrize("answer", FAILURES)
+    def test_a_failure_is_retried_until_there_is_no_more_to_try(self, answer, situation, attempts, monkeypatch):
+        given, delay, error = FAILURES[answer]
+        answering(monkeypatch, given)
+        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        assert verdict.error.startswith(error)
+        error = verdict.error
+        assert error
+        assert (
+            told(verdict)
+            == {
+                "in between": (Kind.FAILED, "", delay, 2, error, None),
+                "at its last try": (Kind.MOVED, "FAILED", None, 3, error, {"error": error, "attempts": 3}),
+                "at its last try, with nowhere to go": (Kind.PARKED, "", None, 3, error, None),
+                "timed out": (Kind.MOVED, "HELD", None, 2, error, {"timeout_after": 100.0, "error": error}),
+            }[situation]
+        )
+
+    def test_a_handler_that_was_stopped_has_failed(self, situation, attempts):
+        lease = lease_of(**SITUATIONS[situation])
+        lease.started_at, lease.deadline = 100.0, 102.5
+        verdict = attempts.time_is_up(lease)
+        assert verdict.error == "Stopped: the handler ran longer than its time limit of 2.5 s."
+        assert verdict.kind is {"in between": Kind.FAILED, "at its last try, with nowhere to go": Kind.PARKED}.get(
+            situation, Kind.MOVED
+        )
+        assert verdict.exception is None
+
+    def test_a_lost_connection_is_not_the_row_s_fault(self, situation, attempts, monkeypatch):
+        error = OperationalError("server closed the connection unexpectedly")
+        error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
+        answering(monkeypatch, error)
+        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        assert (verdict.kind, verdict.exception) == (Kind.WAITED, error)
+        assert (verdict.failures, verdict.delay) == (verdict.lease.failures, AWAY_SECONDS)
+
+    @pytest.mark.parametrize("end", [None, ValueError("afterwards"), TryAgainLater()])
+    def test_a_row_that_its_handler_moved_is_left_alone(self, end, situation, attempts, monkeypatch):
+        def move_itself(self, ctx):
+            vars(self)["status_sequence"] += 1
+            if end is not None:
+                raise end
+
+        monkeypatch.setattr(Chore, "start", move_itself)
+        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        assert (verdict.kind, verdict.exception) == (Kind.SETTLED_ITSELF, end)
+
+
+class TestWithoutHandler:
+    """What is decided before a handler is called, or where there is none."""
+
+    LEFT = "Recovered from dead:1, which died."
+
+    @pytest.mark.parametrize(
+        ("facts", "expected"),
+        [
+            ({}, None),
+            ({"crashes": 4}, None),
+            ({"policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 1000.0}, None),
+            ({"policy": {"delete_after": 100}, "age": 99.0}, None),
+            ({"policy": {"delete_after": 100}, "age": 100.0}, (Kind.DELETED, "", None)),
+            ({"policy": {}, "crashes": 5}, (Kind.PARKED, "", None)),
+            (
+                {"policy": {"error_to": "FAILED"}, "crashes": 5},
+                (Kind.MOVED, "FAILED", {"error": f"Given up: 5 workers died while they ran this row, or vanished. {LEFT}", "crashes": 5}),
+            ),
+            ({"policy": {"delete_after": 100}, "age": 100.0, "crashes": 5}, (Kind.PARKED, "", None)),
+            ({"instance": None, "load_error": ValueError("bad JSON")}, (Kind.PARKED, "", None)),
+            ({"handler": False, "policy": {}}, (Kind.WAITED, "", None)),
+            ({"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 99.0}, (Kind.WAITED, "", None)),
+            (
+                {"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 100.0},
+                (Kind.MOVED, "HELD", {"timeout_after": 100.0}),
+            ),
+            (
+                {"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD", "delete_after": 100}, "age": 100.0},
+                (Kind.DELETED, "", None),
+            ),
+        ],
+    )  # fmt: skip
+    def test_is_decided_by_policy(self, facts, expected, attempts):
+        verdict = attempts.without_handler(lease_of(**{"error": self.LEFT, **facts}))
+        assert (None if verdict is None else (verdict.kind, verdict.to_status, verdict.metadata)) == expected
+
+    def test_waiting_leaves_the_time_to_the_horizon(self, attempts):
+        verdict = attempts.without_handler(lease_of(handler=False, policy={"delete_after": 9}, failures=2))
+        assert (verdict.delay, verdict.failures) == (None, 2)
+
+    def test_parking_says_why(self, attempts):
+        crashed = attempts.without_handler(lease_of(policy={}, crashes=5, error=self.LEFT, failures=2))
+        assert (crashed.failures, crashed.error.startswith("Given up: 5 workers")) == (2, True)
+        assert crashed.error.endswith(self.LEFT)
+        broken = attempts.without_handler(lease_of(instance=None, load_error=ValueError("bad JSON")))
+        assert broken.error == "The row could not be loaded: ValueError: bad JSON"
+
+    def test_tests_may_let_time_pass(self):
+        attempts = Attempts(max_crashes=5, fires_timeouts=True, fires_deletions=True)
+        timed = {"timeout_after": 100, "timeout_to": "HELD"}
+        assert attempts.without_handler(lease_of(handler=False, policy=timed)).to_status == "HELD"
+        assert attempts.without_handler(lease_of(policy={"delete_after": 100})).kind is Kind.DELETED
+        assert attempts.without_handler(lease_of(policy={})) is None
+
+
+class TestGuards:
+    def test_stop_a_handler_s_move_like_any_other(self, attempts):
+        verdict = attempts.run(lease_of(Noted, values={"locked": True}))
+        assert verdict.kind is Kind.FAILED
+        assert verdict.error.startswith("TransitionBlocked: lab.Noted pk=1 cannot move from 'NEW' to 'DONE' now: ")
+
+    @pytest.mark.parametrize(
+        ("facts", "why"),
+        [
+            ({"policy": {"max_attempts": 1, "error_to": "DONE"}}, "TransitionBlocked: "),
+            ({"policy": {"timeout_after": 1, "timeout_to": "DONE"}, "age": 1.0}, "TransitionBlocked: "),
+        ],
+    )
+    def test_stop_a_move_by_policy_and_park_the_row(self, facts, why, attempts):
+        verdict = attempts.run(lease_of(Noted, values={"locked": True}, **facts))
+        assert verdict.kind is Kind.PARKED
+        assert verdict.error.startswith(why)
+        assert "\nThe row could not be moved to 'DONE'. TransitionBlocked: " in verdict.error
+
+    def test_stop_a_time_out_after_a_quiet_try(self, attempts, monkeypatch):
+        answering(monkeypatch, None, Noted, "note")
+        policy = {"timeout_after": 1, "timeout_to": "DONE"}
+        verdict = attempts.run(lease_of(Noted, values={"locked": True}, policy=policy, age=1.0))
+        assert verdict.error.startswith(
+            "The row was in 'NEW' for longer than it may be.\nThe row could not be moved to "
+        )
+
+    def test_are_not_the_only_ones_to_stop_it(self, attempts, monkeypatch):
+        answering(monkeypatch, ValueError("no"), Lot, "sell")
+        verdict = attempts.run(lease_of(Lot, "BID", {"max_attempts": 1, "error_to": "VOID"}))
+        assert (verdict.kind, verdict.failures) == (Kind.PARKED, 1)
+        assert verdict.error.startswith(
+            "ValueError: no\nThe row could not be moved to 'VOID'. InvalidStateTransition: "
+        )
+
+
+class TestRefusal:
+    """What becomes of a row whose outcome the database would not have."""
+
+    POLICY = {"max_attempts": 2, "error_to": "FAILED"}
+
+    @pytest.fixture
+    def refuse(self, attempts, monkeypatch):
+        def refuse(answer, **facts):
+            answering(monkeypatch, answer)
+            return attempts.refuse(attempts.run(lease_of(**facts)), ValueError("the constraint"))
+
+        return refuse
+
+    def test_of_a_move_is_a_failure(self, refuse):
+        verdict = refuse("DOING", policy=self.POLICY)
+        assert (verdict.kind, verdict.failures) == (Kind.FAILED, 1)
+        assert verdict.error == "The move to 'DOING' could not be written. ValueError: the constraint"
+
+    def test_of_a_move_to_the_state_for_failures_is_a_failure_too(self, refuse):
+        assert refuse("FAILED", policy=self.POLICY).kind is Kind.FAILED
+
+    def test_of_the_last_try_s_move_gives_up(self, refuse):
+        verdict = refuse("DOING", policy=self.POLICY, failures=1)
+        assert (verdict.kind, verdict.to_status, verdict.failures) == (Kind.MOVED, "FAILED", 2)
+
+    def test_of_giving_up_parks(self, refuse):
+        verdict = refuse(ValueError("no"), policy=self.POLICY, failures=1)
+        assert (verdict.kind, verdict.failures) == (Kind.PARKED, 2)
+        assert verdict.error == (
+            "ValueError: no\nThe move to 'FAILED' could not be written. ValueError: the constraint"
+        )
+
+    def test_of_a_time_out_parks(self, refuse):
+        verdict = refuse(None, policy={"timeout_after": 1, "timeout_to": "FAILED"}, age=1.0)
+        assert verdict.kind is Kind.PARKED
+
+    @pytest.mark.parametrize("answer", [None, ValueError("no")])
+    def test_of_anything_else_parks(self, answer, refuse):
+        assert refuse(answer, policy={}).kind is Kind.PARKED
+
+
+class TestUndone:
+    """What becomes of a row whose handler moved it in a transaction that was undone."""
+
+    @pytest.mark.parametrize(
+        ("end", "kind"), [(None, Kind.WAITED), (TryAgainLater(), Kind.WAITED), (ValueError("no"), Kind.FAILED)]
+    )
+    def test_is_what_the_handler_said_without_the_move(self, end, kind, attempts, monkeypatch):
+        def move_itself(self, ctx):
+            vars(self)["status_sequence"] += 1
+            if end is not None:
+                raise end
+
+        monkeypatch.setattr(Chore, "start", move_itself)
+        verdict = attempts.not_moved(attempts.run(lease_of(policy={})))
+        assert verdict.kind is kind
+
+
+class TestTime:
+    def test_between_failures_grows_and_is_spread(self, attempts, monkeypatch):
+        answering(monkeypatch, ValueError("no"))
+        policy = {"retry_after": 60, "backoff": 2}
+        for failures, least in [(0, 60), (1, 120), (4, 960), (60, DAY)]:
+            delays = [attempts.run(lease_of(policy=policy, failures=failures)).delay for _ in range(20)]
+            assert all(least <= delay <= min(least * 1.1, DAY) for delay in delays)
+            assert least == DAY or len(set(delays)) > 1
+
+    @pytest.mark.parametrize(("state", "general", "left"), [(5, 100, 5), (None, 100, 100), (None, None, None)])
+    def test_limits_of_the_state_come_before_the_general_one(self, state, general, left):
+        lease = lease_of(policy={} if state is None else {"time_limit": state})
+        _method, (context,) = Attempts(max_crashes=5, time_limit=general).begin(lease)
+        assert context.time_left == (None if left is None else pytest.approx(left, abs=1))
+
+    def test_in_the_handler_is_measured(self, attempts, monkeypatch):
+        lease, now = lease_of(), iter([10.0, 12.5, 12.5])
+        monkeypatch.setattr(time, "monotonic", lambda: next(now))
+        attempts.run(lease)
+        assert lease.seconds == 2.5
+
+
+class TestContext:
+    def test_says_what_try_it_is(self, attempts):
+        lease = lease_of(failures=2)
+        method, (context,) = attempts.begin(lease)
+        assert (method.__name__, context.attempt, context.token, context.stopping) == ("start", 3, 7, False)
+        assert context.entered_at is lease.instance.status_changed_at
+
+    def test_is_given_to_those_who_take_it(self, attempts):
+        assert attempts.begin(lease_of(Lot, "OPEN"))[1] == ()
+
+    @pytest.mark.parametrize("end", ["stop", "lost", "untrusted"])
+    def test_says_when_to_come_to_an_end(self, end, attempts):
+        lease = lease_of()
+        _method, (context,) = attempts.begin(lease)
+        if end == "stop":
+            attempts.stop.set()
+        elif end == "lost":
+            lease.is_lost = True
+        else:
+            lease.trusted_until = time.monotonic() - 1
+        assert context.stopping
+
+    def test_has_no_time_left_once_it_is_up(self):
+        lease = lease_of()
+        lease.deadline = time.monotonic() - 5
+        assert HandlerContext(lease).time_left == 0.0
+
+
+class TestAsync:
+    @pytest.mark.parametrize(
+        ("answer", "kind"),
+        [("ANSWERED", Kind.MOVED), (None, Kind.WAITED), (42, Kind.FAILED), (KeyError(), Kind.FAILED)],
+    )
+    def test_handlers_are_judged_alike(self, answer, kind, attempts, monkeypatch):
+        async def handle(self, ctx):
+            await asyncio.sleep(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(Ping, "await_answer", handle)
+        assert asyncio.run(attempts.arun(lease_of(Ping, "SENT"))).kind is kind
+
+    def test_handlers_are_not_called_where_the_row_needs_none(self, attempts):
+        assert asyncio.run(attempts.arun(lease_of(Ping, "SENT", crashes=5))).kind is Kind.PARKED
+
+
+class TestErrors:
+    def test_are_kept_as_a_column_can_hold_them(self):
+        assert shortened("a\x00b \ud800") == "a\N{REPLACEMENT CHARACTER}b ?"
+        assert shortened("x" * 5000) == "x" * (LONGEST_ERROR - 1) + "…"
+        assert shortened("x" * LONGEST_ERROR) == "x" * LONGEST_ERROR
+
+    def test_have_a_name_and_words(self):
+        assert (described(ValueError("no")), described(ValueError())) == ("ValueError: no", "ValueError")
+
+    @pytest.mark.parametrize(
+        ("error", "cause", "lost"),
+        [
+            (OperationalError, psycopg.OperationalError("the connection is closed"), True),
+            (OperationalError, psycopg.errors.AdminShutdown(), True),
+            (OperationalError, psycopg.errors.ConnectionFailure(), True),
+            (InterfaceError, psycopg.InterfaceError("the connection is closed"), True),
+            (OperationalError, psycopg.errors.DeadlockDetected(), False),
+            (OperationalError, psycopg.errors.QueryCanceled(), False),
+            (OperationalError, SimpleNamespace(), False),
+        ],
+    )
+    def test_tell_a_database_that_is_away_from_one_that_says_no(self, error, cause, lost):
+        raised = error("some words")
+        if isinstance(cause, BaseException):
+            raised.__cause__ = cause
+        assert is_connection_lost(raised) is lost

@@ -1,0 +1,108 @@
+"""Claimed rows are loaded as Django loads them, and one that cannot be loaded takes no neighbour along."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from django.db.models.signals import post_init
+
+from lab.models import Chore, Lot, Sensor
+from statemachine_fields.signals import lease_recovered, leases_claimed
+from statemachine_fields.worker.claim import Claimer
+from tests.worker.rows import claim, claim_one, in_seconds, lane_of, let_lease_run_out, not_mariadb, set_clock
+
+pytestmark = [pytest.mark.django_db, not_mariadb]
+
+
+@pytest.fixture
+def told():
+    """What was told by the two signals of a claim."""
+    calls = []
+
+    def receive(signal, **kwargs):
+        calls.append(kwargs)
+
+    for signal in (leases_claimed, lease_recovered):
+        signal.connect(receive, sender=Lot)
+    yield calls
+    for signal in (leases_claimed, lease_recovered):
+        signal.disconnect(receive, sender=Lot)
+
+
+@pytest.mark.parametrize(
+    ("model", "values"), [(Chore, {"name": "this", "script": {"NEW": ["raise", None]}}), (Sensor, {"name": "that"})]
+)
+def test_a_row_is_loaded_as_a_query_would(model, values, django_assert_num_queries):
+    row = model.objects.create(**values)
+    lease = claim_one(lane_of(model))
+    with django_assert_num_queries(0):
+        loaded = {field.attname: getattr(lease.instance, field.attname) for field in model._meta.concrete_fields}
+    assert lease.instance == row
+    fresh = model.objects.get()
+    assert loaded == {name: getattr(fresh, name) for name in loaded}
+    assert (lease.instance._state.db, lease.instance._state.adding) == ("default", False)
+
+
+def test_a_lease_knows_what_its_row_says():
+    chore = Chore.objects.create()
+    set_clock(chore, failures=2, error="before")
+    lease = claim_one(lane_of(Chore))
+    assert (lease.key, lease.status, lease.sequence, lease.failures, lease.error) == (chore.pk, "NEW", 0, 2, "before")
+    assert (lease.is_recovered, lease.is_trusted, lease.label) == (False, True, f"lab.Chore pk={chore.pk}")
+
+
+def test_rows_come_in_the_order_of_their_urgency():
+    rows = [Lot.objects.create(status=status) for status in ("OPEN", "URGENT", "BID", "URGENT")]
+    for row, age in zip(rows, (50, 10, 70, 20), strict=True):
+        set_clock(row, next_at=in_seconds(-age))
+    assert [lease.key for lease in claim(lane_of(Lot))] == [rows[i].pk for i in (3, 1, 2, 0)]
+
+
+@pytest.mark.parametrize("model", [Chore, Sensor])
+def test_a_row_that_cannot_be_loaded_harms_no_neighbour(model):
+    rows = [model.objects.create() for _ in range(3)]
+
+    def refuse(instance, **kwargs):
+        if instance.pk == rows[1].pk:
+            raise ValueError("what is this?")
+
+    post_init.connect(refuse, sender=model)
+    try:
+        leases = {lease.key: lease for lease in claim(lane_of(model))}
+    finally:
+        post_init.disconnect(refuse, sender=model)
+    assert set(leases) == {row.pk for row in rows}
+    bad = leases.pop(rows[1].pk)
+    assert (bad.instance, str(bad.load_error), bad.token) == (None, "what is this?", 1)
+    assert all(lease.load_error is None and lease.instance.pk == key for key, lease in leases.items())
+
+
+def test_a_claim_is_told(told):
+    rows = [Lot.objects.create() for _ in range(2)]
+    Claimer("me:1", 60).claim(lane_of(Lot), 5)
+    (call,) = told
+    assert (call["sender"], call["machine"], call["using"], call["owner"]) == (Lot, Lot.states, "default", "me:1")
+    assert sorted(call["keys"]) == [row.pk for row in rows]
+
+
+def test_nothing_is_told_of_nothing(told):
+    assert claim(lane_of(Lot)) == told == []
+
+
+def test_what_is_taken_over_is_told_and_logged(told, caplog):
+    lot, lane = Lot.objects.create(), lane_of(Lot)
+    claim_one(lane, owner="dead:1")
+    let_lease_run_out(lot)
+    told.clear()
+    (lease,) = claim(lane, suspects=True)
+    assert lease.is_recovered
+    _claimed, recovered = told
+    assert (recovered["instance"], recovered["crashes"]) == (lot, 1)
+    assert recovered["error"] == "Recovered from dead:1, which stopped extending its lease."
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("statemachine_fields.worker", logging.WARNING)
+    assert record.getMessage() == (
+        f"lab.Lot pk={lot.pk} in 'OPEN' was held by a worker that said nothing of it, for the first time in this state. "
+        "Recovered from dead:1, which stopped extending its lease."
+    )

@@ -1,0 +1,678 @@
+"""Outcomes are written together, each on its own responsibility."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+
+import psycopg
+import pytest
+from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db.models.signals import post_delete, post_save
+from django.test.utils import CaptureQueriesContext
+
+from lab.models import Chore, Lot, Noted, Pin, Ticking
+from statemachine_fields.signals import (
+    handler_failed,
+    outcome_dropped,
+    post_transition,
+    pre_transition,
+    row_parked,
+    rows_deleted,
+    transition_committed,
+)
+from statemachine_fields.worker import Move, commit
+from statemachine_fields.worker.attempt import Attempts
+from statemachine_fields.worker.commit import Committer, ConnectionLost
+from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.outcomes import Kind, Verdict
+from tests.worker.rows import (
+    about,
+    claim,
+    claim_one,
+    columns_of,
+    in_seconds,
+    lane_of,
+    let_lease_run_out,
+    locked,
+    must_not_wait,
+    not_mariadb,
+    only_postgresql,
+    seconds_until,
+    set_clock,
+)
+
+pytestmark = [pytest.mark.django_db, not_mariadb]
+really = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def attempts():
+    return Attempts(max_crashes=5)
+
+
+@pytest.fixture
+def events():
+    return Events()
+
+
+@pytest.fixture
+def committer(attempts, events):
+    return Committer(attempts, events)
+
+
+@pytest.fixture
+def lots():
+    return lane_of(Lot)
+
+
+@pytest.fixture
+def heard():
+    """What a signal told of, for a test that connects `heard(signal)`."""
+    connected = []
+
+    def listen(signal, sender=None):
+        calls = []
+
+        def receive(**kwargs):
+            calls.append(kwargs)
+
+        signal.connect(receive, sender=sender)
+        connected.append((signal, receive, sender))
+        return calls
+
+    yield listen
+    for signal, receive, sender in connected:
+        signal.disconnect(receive, sender=sender)
+
+
+@pytest.fixture
+def receive():
+    """Connect receivers for the length of a test."""
+    connected = []
+
+    def connect(signal, receiver, sender):
+        signal.connect(receiver, sender=sender)
+        connected.append((signal, receiver, sender))
+
+    yield connect
+    for signal, receiver, sender in connected:
+        signal.disconnect(receiver, sender=sender)
+
+
+def verdict_of(lease, kind, **said):
+    """Return a verdict of each kind, such as a handler would bring about."""
+    facts = {
+        Kind.MOVED: {"to_status": "SOLD"},
+        Kind.WAITED: {"delay": 60.0},
+        Kind.FAILED: {"delay": 60.0, "failures": 1, "error": "no luck"},
+        Kind.PARKED: {"failures": 1, "error": "no luck at all"},
+    }.get(kind, {})
+    return Verdict(lease, kind, **{**facts, **said})
+
+
+def run(attempts, lane, limit=10):
+    """Claim and run, and return the verdicts by key."""
+    return [attempts.run(lease) for lease in sorted(claim(lane, limit), key=lambda lease: lease.key)]
+
+
+def statements():
+    return CaptureQueriesContext(connection)
+
+
+@only_postgresql
+@really
+class TestStatements:
+    def test_a_claim_is_one(self, lots):
+        Lot.objects.bulk_create(Lot(status=status) for status in ("OPEN", "BID", "URGENT") * 10)
+        with statements() as seen:
+            assert len(claim(lots, 50)) == 30
+        assert len(seen) == 1
+
+    @pytest.mark.parametrize("number", [1, 30])
+    @pytest.mark.parametrize("kind", [Kind.MOVED, Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED])
+    def test_a_commit_is_one_for_any_number_of_rows(self, kind, number, lots, committer, events):
+        Lot.objects.bulk_create(Lot() for _ in range(number))
+        verdicts = [verdict_of(lease, kind) for lease in claim(lots, 50)]
+        with statements() as seen:
+            assert committer.commit(verdicts) == []
+        assert len(seen) == 1
+        assert events.total[kind] == number
+
+    def test_a_commit_is_one_for_all_that_stay_in_their_state(self, lots, committer):
+        Lot.objects.bulk_create(Lot() for _ in range(9))
+        kinds = [Kind.WAITED, Kind.FAILED, Kind.PARKED] * 3
+        verdicts = [verdict_of(lease, kind) for lease, kind in zip(claim(lots), kinds, strict=True)]
+        with statements() as seen:
+            committer.commit(verdicts)
+        assert len(seen) == 1
+
+    def test_a_commit_is_one_for_each_lane_and_way(self, lots, committer):
+        Lot.objects.bulk_create(Lot() for _ in range(6))
+        Chore.objects.bulk_create(Chore() for _ in range(6))
+        verdicts = [
+            verdict_of(lease, kind, **({"to_status": "DOING"} if kind is Kind.MOVED and lane is not lots else {}))
+            for lane in (lots, lane_of(Chore))
+            for lease, kind in zip(claim(lane), [Kind.MOVED, Kind.WAITED] * 3, strict=True)
+        ]
+        with statements() as seen:
+            committer.commit(verdicts)
+        assert len(seen) == 4
+
+
+class TestWritten:
+    def test_is_what_the_handlers_said(self, attempts, committer, events):
+        scripts = {"moves": "DOING", "waits": None, "fails": "raise", "asks": "retry"}
+        for name, step in scripts.items():
+            Chore.objects.create(name=name, script={"NEW": step})
+        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        rows = {row.name: columns_of(row) for row in Chore.objects.all()}
+        assert {name: (row.status, row.failures, row.error) for name, row in rows.items()} == {
+            "moves": ("DOING", 0, ""),
+            "waits": ("NEW", 0, ""),
+            "fails": ("NEW", 1, "ValueError: no luck with fails"),
+            "asks": ("NEW", 1, "asked for it"),
+        }
+        assert all(row.lease_expires_at is None and row.lease_owner == "" for row in rows.values())
+        assert dict(events.total) | {"seconds": 0} == {"moved": 1, "waited": 1, "failed": 2, "seconds": 0}
+
+    def test_waits_no_longer_than_the_time_out(self, committer):
+        chore = Chore.objects.create(status="DOING")
+        set_clock(chore, changed_at=in_seconds(-3 * 24 * 60 * 60 + 30))
+        lease = claim_one(lane_of(Chore))
+        committer.commit([verdict_of(lease, Kind.WAITED, delay=3600.0)])
+        assert seconds_until(columns_of(chore).next_at) == about(30)
+
+    def test_parking_forgets_the_time_out(self, committer, heard):
+        parked = heard(row_parked, Chore)
+        chore = Chore.objects.create(status="DOING")
+        committer.commit([verdict_of(claim_one(lane_of(Chore)), Kind.PARKED)])
+        assert columns_of(chore).next_at is None
+        assert list(Chore.states.parked()) == [chore]
+        assert [(told["instance"], told["error"]) for told in parked] == [(chore, "no luck at all")]
+
+    def test_moves_refresh_what_every_save_refreshes(self, lots, attempts, committer):
+        lot = Lot.objects.create()
+        Lot.objects.update(touched_at=in_seconds(-1000))
+        committer.commit(run(attempts, lots))
+        lot.refresh_from_db()
+        assert seconds_until(lot.touched_at) == about(0)
+
+    def test_failures_are_told(self, attempts, committer, heard, caplog):
+        failed = heard(handler_failed, Chore)
+        chore = Chore.objects.create(script={"NEW": "raise"}, name="this")
+        committer.commit(run(attempts, lane_of(Chore)))
+        (told,) = failed
+        assert (told["instance"], told["failures"]) == (chore, 1)
+        assert (told["error"], repr(told["exception"])) == (
+            "ValueError: no luck with this",
+            "ValueError('no luck with this')",
+        )
+        assert "lab.Chore pk=" in caplog.text
+        assert "failed in state 'NEW', attempt 1; next try in 6" in caplog.text
+
+    def test_counts_can_be_taken_once(self, attempts, committer, events):
+        Chore.objects.create()
+        committer.commit(run(attempts, lane_of(Chore)))
+        taken = events.take_counts()
+        assert set(taken) == {("lab.Chore.states", "NEW")}
+        assert taken["lab.Chore.states", "NEW"]["moved"] == 1
+        assert events.take_counts() == {}
+        events.put_back(taken)
+        assert events.take_counts() == taken
+
+
+class TestBadRow:
+    """Lots of no amount cannot be sold, and lots of much less cannot even be void: the database refuses."""
+
+    def sell(self, attempts, committer, amounts, status="OPEN"):
+        rows = [Lot.objects.create(amount=amount, status=status) for amount in amounts]
+        assert committer.commit(run(attempts, lane_of(Lot))) == []
+        return rows
+
+    @pytest.mark.parametrize("atomic", [False, True], ids=["alone", "in a transaction"])
+    @really
+    def test_harms_no_neighbour(self, atomic, attempts, committer, events):
+        with transaction.atomic() if atomic else nullcontext():
+            rows = self.sell(attempts, committer, [1, 0, 1])
+        assert [columns_of(row).status for row in rows] == ["SOLD", "OPEN", "SOLD"]
+        assert [row.states.history.count() for row in rows] == [1, 0, 1]
+        bad = columns_of(rows[1])
+        assert (bad.failures, bad.lease_expires_at) == (1, None)
+        assert seconds_until(bad.next_at) == about(60)
+        assert bad.error.startswith("The move to 'SOLD' could not be written. IntegrityError: ")
+        assert "lab_lot_sold" in bad.error
+        assert (events.total["moved"], events.total["failed"]) == (2, 1)
+
+    def test_goes_where_failures_go_once_its_tries_are_used_up(self, attempts, committer, events):
+        good, bad = self.sell(attempts, committer, [1, 0], "URGENT")
+        assert [columns_of(row).status for row in (good, bad)] == ["SOLD", "VOID"]
+        metadata = bad.states.history.get().metadata
+        assert (metadata["attempts"], metadata["error"][:37]) == (1, "The move to 'SOLD' could not be writt")
+        assert (events.total["moved"], events.total["failed"]) == (2, 0)
+
+    def test_that_can_go_nowhere_is_parked(self, attempts, committer):
+        good, bad = self.sell(attempts, committer, [1, -10], "URGENT")
+        assert columns_of(good).status == "SOLD"
+        row = columns_of(bad)
+        assert (row.status, row.next_at, row.failures, row.lease_expires_at) == ("URGENT", None, 1, None)
+        first, second = row.error.split("\nThe move to 'VOID' could not be written. ")
+        assert ("lab_lot_sold" in first, "lab_lot_void" in second) == (True, True)
+
+    def test_that_cannot_even_be_parked_is_told_and_keeps_its_lease(self, committer, lots, monkeypatch, caplog):
+        rows = [Lot.objects.create() for _ in range(2)]
+        leases = sorted(claim(lots), key=lambda lease: lease.key)
+        real = lots.leases.settle
+
+        def settle(connection, table, settled):
+            if any(each.key == rows[0].pk for each in settled):
+                raise DatabaseError("a trigger")
+            return real(connection, table, settled)
+
+        monkeypatch.setattr(lots.leases, "settle", settle)
+        assert committer.commit([verdict_of(lease, Kind.WAITED) for lease in leases]) == []
+        assert columns_of(rows[0]).lease_token == leases[0].token
+        assert columns_of(rows[1]).lease_expires_at is None
+        assert f"lab.Lot pk={rows[0].pk}: its parking cannot be written." in caplog.text
+
+    def test_of_an_update_harms_no_neighbour(self, attempts, committer, monkeypatch):
+        monkeypatch.setattr(Lot, "sell", lambda lot: Move("SOLD", update={"amount": lot.amount - 1}))
+        rows = self.sell(attempts, committer, [2, 1, 3])
+        assert [columns_of(row).status for row in rows] == ["SOLD", "OPEN", "SOLD"]
+        assert list(Lot.objects.order_by("pk").values_list("amount", flat=True)) == [1, 1, 2]
+        assert [row.states.history.count() for row in rows] == [1, 0, 1]
+
+
+@only_postgresql
+@really
+class TestLockedRow:
+    @pytest.mark.parametrize("kind", [Kind.MOVED, Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED, Kind.DELETED])
+    def test_is_not_waited_for_and_tried_again(self, kind, lots, committer, events):
+        rows = [Lot.objects.create() for _ in range(3)]
+        verdicts = [verdict_of(lease, kind) for lease in sorted(claim(lots), key=lambda lease: lease.key)]
+        must_not_wait()
+        with locked(rows[1]):
+            assert committer.commit(verdicts) == [verdicts[1]]
+            assert (events.total[kind], events.total["dropped"]) == (2, 0)
+        assert committer.commit([verdicts[1]]) == []
+        assert (events.total[kind], events.total["dropped"]) == (3, 0)
+
+    def test_is_not_waited_for_where_rows_are_written_one_by_one(self, lots, committer, events):
+        rows = [Lot.objects.create() for _ in range(3)]
+        leases = sorted(claim(lots), key=lambda lease: lease.key)
+        verdicts = [verdict_of(lease, Kind.MOVED, update={"amount": 7}) for lease in leases]
+        must_not_wait()
+        with locked(rows[1]):
+            assert committer.commit(verdicts) == [verdicts[1]]
+        assert [columns_of(row).status for row in rows] == ["SOLD", "OPEN", "SOLD"]
+        assert committer.commit([verdicts[1]]) == []
+        assert list(Lot.objects.values_list("status", "amount")) == [("SOLD", 7)] * 3
+
+    @pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
+    def test_a_conflict_is_tried_again_too(self, code, lots, committer, events, monkeypatch):
+        lot = Lot.objects.create()
+        verdict = verdict_of(claim_one(lots), Kind.MOVED)
+
+        def give_up(*args):
+            error = OperationalError("a conflict")
+            error.__cause__ = psycopg.errors.lookup(code)()
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lots.leases, "move", give_up)
+            assert committer.commit([verdict]) == [verdict]
+        assert committer.commit([verdict]) == []
+        assert (columns_of(lot).status, events.total["failed"]) == ("SOLD", 0)
+
+
+class TestStale:
+    @pytest.mark.parametrize("update", [None, {"amount": 7}], ids=["together", "singly"])
+    @pytest.mark.parametrize("kind", [Kind.MOVED, Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED, Kind.DELETED])
+    def test_outcome_is_dropped_logged_and_told(self, kind, update, lots, committer, events, heard, caplog):
+        dropped = heard(outcome_dropped, Lot)
+        rows = [Lot.objects.create() for _ in range(2)]
+        stale, fresh = (
+            verdict_of(each, kind, update=update) for each in sorted(claim(lots), key=lambda each: each.key)
+        )
+        rows[0].states.transition_to("BID")
+        before = columns_of(rows[0])
+        assert committer.commit([stale, fresh]) == []
+        assert columns_of(rows[0]) == before
+        assert rows[0].states.history.count() == 1
+        assert (events.total["dropped"], events.total[kind]) == (1, 1)
+        words = stale.words
+        assert [(told["instance"], told["outcome"], told["using"]) for told in dropped] == [(rows[0], words, "default")]
+        (record,) = [record for record in caplog.records if "dropped" in record.getMessage()]
+        assert (record.levelno, record.name) == (logging.WARNING, "statemachine_fields.worker")
+        assert f"lab.Lot pk={rows[0].pk}: its {words} in state 'OPEN' came too late" in record.getMessage()
+
+    def test_outcome_of_a_row_that_is_gone_is_dropped(self, lots, committer, events):
+        Lot.objects.create()
+        verdict = verdict_of(claim_one(lots), Kind.MOVED, update={"amount": 7})
+        Lot.objects.all().delete()
+        assert committer.commit([verdict]) == []
+        assert events.total["dropped"] == 1
+
+    def test_outcome_does_not_disturb_whoever_took_over(self, lots, attempts, committer, events):
+        lot = Lot.objects.create()
+        (late,) = run(attempts, lots)
+        let_lease_run_out(lot)
+        (lease,) = claim(lots, suspects=True, owner="other:2")
+        committer.commit([late])
+        assert (columns_of(lot).lease_owner, columns_of(lot).status) == ("other:2", "OPEN")
+        committer.commit([attempts.run(lease)])
+        assert (lot.states.history.count(), events.total["dropped"]) == (1, 1)
+
+
+class TestRowByRow:
+    """Where somebody would notice the difference, each row is moved as transition_to() moves it."""
+
+    def test_a_save_of_the_model_s_own_is_called(self, events):
+        attempts = Attempts(max_crashes=5, fires_timeouts=True)
+        rows = [Ticking.objects.create() for _ in range(3)]
+        for row in rows:
+            set_clock(row, next_at=in_seconds(-1))
+        Ticking.saved.clear()
+        assert Committer(attempts, events).commit(run(attempts, lane_of(Ticking))) == []
+        assert Ticking.saved == [["status"]] * 3
+        written = [columns_of(row) for row in rows]
+        assert [(row.status, row.lease_owner, row.lease_expires_at) for row in written] == [("STALE", "", None)] * 3
+        assert [seconds_until(row.next_at) for row in written] == [about(24 * 60 * 60)] * 3
+        assert rows[0].states.history.get().metadata == {"timeout_after": 60.0}
+
+    def test_a_save_that_fails_for_one_harms_no_neighbour(self, events, monkeypatch):
+        attempts = Attempts(max_crashes=5, fires_timeouts=True)
+        rows = [Ticking.objects.create() for _ in range(3)]
+        for row in rows:
+            set_clock(row, next_at=in_seconds(-1))
+        real = Ticking.save
+
+        def save(self, *args, **kwargs):
+            real(self, *args, **kwargs)
+            if self.pk == rows[1].pk:
+                raise ValueError("not this one")
+
+        monkeypatch.setattr(Ticking, "save", save)
+        assert Committer(attempts, events).commit(run(attempts, lane_of(Ticking))) == []
+        assert [columns_of(row).status for row in rows] == ["STALE", "FRESH", "STALE"]
+        assert [row.states.history.count() for row in rows] == [1, 0, 1]
+        assert [record.sequence for row in rows for record in row.states.history] == [1, 1]
+        assert "not this one" in columns_of(rows[1]).error
+
+    def test_receivers_of_save_are_told(self, attempts, committer, heard):
+        chores = [Chore.objects.create() for _ in range(2)]
+        saved = heard(post_save, Chore)
+        committer.commit(run(attempts, lane_of(Chore)))
+        assert [(told["instance"], set(told["update_fields"])) for told in saved] == [
+            (chore, {"status"}) for chore in chores
+        ]
+
+    @pytest.mark.parametrize("signal", [pre_transition, post_transition])
+    def test_receivers_of_moves_are_told_and_may_veto(self, signal, attempts, committer, receive, events):
+        chores, told = [Chore.objects.create() for _ in range(3)], []
+
+        def veto(instance, from_status, to_status, **kwargs):
+            if instance.pk == chores[1].pk:
+                raise PermissionError("not that one")
+            told.append((instance.pk, from_status, to_status))
+
+        receive(signal, veto, Chore)
+        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert [columns_of(chore).status for chore in chores] == ["DOING", "NEW", "DOING"]
+        assert [chore.states.history.count() for chore in chores] == [1, 0, 1]
+        row = columns_of(chores[1])
+        assert (row.failures, row.error) == (
+            1,
+            "The move to 'DOING' could not be written. PermissionError: not that one",
+        )
+        assert set(told) == {(chore.pk, "NEW", "DOING") for chore in (chores[0], chores[2])}
+        assert (events.total["moved"], events.total["failed"]) == (2, 1)
+
+    @really
+    def test_receivers_of_commits_are_told_once_for_each_move_that_stands(self, attempts, committer, heard, receive):
+        chores = [Chore.objects.create() for _ in range(3)]
+
+        def veto(instance, **kwargs):
+            if instance.pk == chores[1].pk:
+                raise PermissionError("not that one")
+
+        receive(post_transition, veto, Chore)
+        committed = heard(transition_committed, Chore)
+        committer.commit(run(attempts, lane_of(Chore)))
+        assert [told["instance"].pk for told in committed] == [chores[0].pk, chores[2].pk]
+        assert [told["transition"].pk for told in committed] == [
+            chores[0].states.history.get().pk,
+            chores[2].states.history.get().pk,
+        ]
+
+    def test_fields_of_the_audit_table_are_filled(self, attempts, committer):
+        noted = Noted.objects.create()
+        committer.commit(run(attempts, lane_of(Noted)))
+        assert noted.states.history.get().reason == "none given"
+
+    def test_a_guard_is_asked_again_when_the_move_is_written(self, attempts, committer, monkeypatch):
+        """It may have been true when the handler answered and false when its outcome is written."""
+        noted = Noted.objects.create()
+        verdicts = run(attempts, lane_of(Noted))
+        monkeypatch.setattr(Noted, "is_unlocked", lambda self: False)
+        committer.commit(verdicts)
+        row = columns_of(noted)
+        assert (row.status, row.failures) == ("NEW", 1)
+        assert "TransitionBlocked" in row.error
+
+    def test_other_fields_are_written_with_the_move(self, attempts, committer):
+        chore = Chore.objects.create(script={"NEW": "update"}, name="before")
+        verdicts = run(attempts, lane_of(Chore))
+        Chore.objects.update(name="changed meanwhile")
+        committer.commit(verdicts)
+        chore.refresh_from_db()
+        assert (chore.status, chore.note, chore.name) == ("DOING", "written", "changed meanwhile")
+        assert chore.states.history.get().metadata == {"attempt": 1}
+        assert chore.status_lease_expires_at is None
+
+    def test_a_delay_of_the_handler_s_choice_holds(self, attempts, committer, monkeypatch):
+        chore = Chore.objects.create()
+        monkeypatch.setattr(Chore, "start", lambda self, ctx: Move("DOING", update={"note": "x"}, after=500))
+        committer.commit(run(attempts, lane_of(Chore)))
+        assert seconds_until(columns_of(chore).next_at) == about(500)
+
+
+class TestDeletion:
+    @pytest.fixture
+    def old(self):
+        def make(number):
+            rows = [Lot.objects.create(status="SOLD") for _ in range(number)]
+            for row in rows:
+                set_clock(row, changed_at=in_seconds(-2 * 24 * 60 * 60), next_at=in_seconds(-60))
+            return rows
+
+        return make
+
+    def test_goes_through_the_orm(self, old, lots, attempts, committer, events, heard):
+        gone, told = heard(post_delete, Lot), heard(rows_deleted, Lot)
+        rows = old(3)
+        assert committer.commit(run(attempts, lots)) == []
+        assert not Lot.objects.exists()
+        keys = [row.pk for row in rows]
+        assert sorted(deleted["state"] for deleted in told) == ["SOLD"] * 3
+        assert sorted(key for deleted in told for key in deleted["keys"]) == keys
+        assert (len(gone), events.total["deleted"]) == (3, 3)
+
+    def test_takes_the_history_along(self, lots, attempts, committer):
+        lot = Lot.objects.create()
+        lot.states.transition_to("SOLD")
+        set_clock(lot, changed_at=in_seconds(-2 * 24 * 60 * 60), next_at=in_seconds(-60))
+        committer.commit(run(attempts, lots))
+        assert not Lot.states.transition_model.objects.exists()
+
+    def test_of_a_protected_row_fails_and_harms_no_neighbour(self, old, lots, attempts, committer, events):
+        rows = old(3)
+        Pin.objects.create(lot=rows[1])
+        assert committer.commit(run(attempts, lots)) == []
+        assert list(Lot.objects.all()) == [rows[1]]
+        row = columns_of(rows[1])
+        assert (row.next_at, row.lease_expires_at) == (None, None)
+        assert row.error.startswith("The deletion could not be written. ProtectedError: ")
+        assert (events.total["deleted"], events.total["parked"]) == (2, 1)
+
+    def test_is_made_in_parts(self, old, lots, attempts, committer, monkeypatch, events):
+        monkeypatch.setattr(commit, "DELETED_AT_ONCE", 2)
+        old(5)
+        committer.commit(run(attempts, lots))
+        assert (Lot.objects.count(), events.total["deleted"]) == (0, 5)
+
+    def test_leaves_rows_that_somebody_moved_on(self, old, lots, attempts, committer, events):
+        rows = old(2)
+        verdicts = run(attempts, lots)
+        rows[0].states.force_transition_to("OPEN", reason="sold by mistake")
+        committer.commit(verdicts)
+        assert list(Lot.objects.all()) == [rows[0]]
+        assert (events.total["deleted"], events.total["dropped"]) == (1, 1)
+
+
+class TestLostAnswer:
+    """The connection breaks after a statement was sent. Nobody knows whether it was heard."""
+
+    @pytest.fixture
+    def break_after(self, lots, monkeypatch):
+        """Let the next call of a verb break the connection, after it was written or before."""
+
+        def install(verb, written):
+            leases = lots.leases
+            real = getattr(leases, verb)
+
+            def once(*args):
+                monkeypatch.setattr(leases, verb, real)
+                if written:
+                    real(*args)
+                error = OperationalError("server closed the connection unexpectedly")
+                error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
+                raise error
+
+            monkeypatch.setattr(leases, verb, once)
+
+        return install
+
+    def commit_over(self, committer, verdicts):
+        with pytest.raises(ConnectionLost):
+            committer.commit(verdicts)
+        return committer.commit([verdict for verdict in verdicts if not verdict.is_told])
+
+    # Savepoints of a test's own transaction would undo what was written before the break.
+    @really
+    @pytest.mark.parametrize("written", [True, False], ids=["heard", "not heard"])
+    def test_of_moves_counts_them_once_and_drops_none(self, written, lots, committer, events, break_after):
+        rows = [Lot.objects.create() for _ in range(3)]
+        verdicts = [verdict_of(lease, Kind.MOVED) for lease in claim(lots)]
+        break_after("move", written)
+        assert self.commit_over(committer, verdicts) == []
+        assert [columns_of(row).status for row in rows] == ["SOLD"] * 3
+        assert [row.states.history.count() for row in rows] == [1, 1, 1]
+        assert (events.total["moved"], events.total["dropped"], events.total["failed"]) == (3, 0, 0)
+
+    @really
+    @pytest.mark.parametrize("written", [True, False], ids=["heard", "not heard"])
+    @pytest.mark.parametrize(
+        ("kind", "verb"), [(Kind.WAITED, "settle"), (Kind.FAILED, "settle"), (Kind.RELEASED, "release")]
+    )
+    def test_of_others_drops_none(self, kind, verb, written, lots, committer, events, break_after):
+        lot = Lot.objects.create()
+        verdict = verdict_of(claim_one(lots), kind)
+        break_after(verb, written)
+        assert self.commit_over(committer, [verdict]) == []
+        row = columns_of(lot)
+        assert (row.lease_expires_at, row.failures) == (None, int(kind is Kind.FAILED))
+        assert (events.total[kind], events.total["dropped"]) == (int(not written), 0)
+
+    @really
+    def test_to_the_question_who_is_held_changes_nothing(self, lots, committer, events, break_after):
+        rows = [Lot.objects.create() for _ in range(2)]
+        verdicts = [verdict_of(lease, Kind.MOVED) for lease in sorted(claim(lots), key=lambda lease: lease.key)]
+        rows[0].states.transition_to("BID")
+        break_after("held", written=False)
+        assert self.commit_over(committer, verdicts) == []
+        assert (events.total["moved"], events.total["dropped"]) == (1, 1)
+
+    @really
+    def test_of_a_move_that_came_too_late_drops_it(self, lots, committer, events, break_after):
+        lot = Lot.objects.create()
+        verdict = verdict_of(claim_one(lots), Kind.MOVED)
+        lot.states.transition_to("BID")
+        break_after("move", written=True)
+        assert self.commit_over(committer, [verdict]) == []
+        assert (events.total["moved"], events.total["dropped"]) == (0, 1)
+
+    @really
+    def test_leaves_what_was_told_before_alone(self, lots, committer, events, break_after):
+        for _ in range(2):
+            Lot.objects.create()
+        moved, waited = claim(lots)
+        verdicts = [verdict_of(moved, Kind.MOVED), verdict_of(waited, Kind.WAITED)]
+        break_after("settle", written=False)
+        with pytest.raises(ConnectionLost):
+            committer.commit(verdicts)
+        assert [verdict.is_told for verdict in verdicts] == [True, False]
+
+    @really
+    def test_after_a_refusal_does_not_repeat_what_was_refused(self, lots, attempts, committer, events, break_after):
+        """The second group breaks after a row of the first was refused and failed: the refused one is done with."""
+        Lot.objects.create(amount=0)
+        Lot.objects.create(status="BID")
+        refused, released = sorted(claim(lots), key=lambda lease: lease.key)
+        verdicts = [attempts.run(refused), verdict_of(released, Kind.RELEASED)]
+        break_after("release", written=False)
+        assert self.commit_over(committer, verdicts) == []
+        assert (events.total["failed"], events.total["released"], events.total["dropped"]) == (1, 1, 0)
+
+
+class TestMovedByItsHandler:
+    def test_is_left_alone_and_counted(self, attempts, committer, events):
+        chore = Chore.objects.create(script={"NEW": "itself"})
+        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        row = columns_of(chore)
+        assert (row.status, row.lease_expires_at, chore.states.history.count()) == ("DOING", None, 1)
+        assert (events.total["settled_itself"], events.total["dropped"]) == (1, 0)
+
+    @pytest.mark.parametrize("caught", [True, False])
+    def test_in_a_transaction_that_was_undone_is_not_moved(self, caught, attempts, committer, events, monkeypatch):
+        """The instance is ahead of the row then, as Django's are; the database knows better."""
+
+        def start(self, ctx):
+            try:
+                with transaction.atomic():
+                    self.states.transition_to("DOING")
+                    raise ValueError("on second thought")
+            except ValueError:
+                if not caught:
+                    raise
+
+        monkeypatch.setattr(Chore, "start", start)
+        chore = Chore.objects.create()
+        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        row = columns_of(chore)
+        assert (row.status, row.lease_expires_at, row.crashes) == ("NEW", None, 0)
+        assert seconds_until(row.next_at) == pytest.approx(63, abs=8)
+        assert (row.failures, row.error) == ((0, "") if caught else (1, "ValueError: on second thought"))
+        assert events.total["waited" if caught else "failed"] == 1
+
+    def test_and_then_fails_keeps_the_move(self, attempts, committer, events, monkeypatch, caplog):
+        def start(self, ctx):
+            self.states.transition_to("DOING")
+            raise ValueError("too late")
+
+        monkeypatch.setattr(Chore, "start", start)
+        chore = Chore.objects.create()
+        committer.commit(run(attempts, lane_of(Chore)))
+        assert (columns_of(chore).status, columns_of(chore).failures) == ("DOING", 0)
+        assert "its handler moved it from 'NEW' and then raised. The move stands. ValueError: too late" in caplog.text
+
+    def test_and_named_another_state_keeps_the_move(self, attempts, committer, monkeypatch, caplog):
+        def start(self, ctx):
+            self.states.transition_to("DOING")
+            return "DONE"
+
+        monkeypatch.setattr(Chore, "start", start)
+        chore = Chore.objects.create()
+        committer.commit(run(attempts, lane_of(Chore)))
+        assert columns_of(chore).status == "DOING"
+        assert "The handler moved the row itself and returned 'DONE' as well." in caplog.text
