@@ -8,6 +8,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+from django.db import connection
+
+from tests.settings import DATABASES, SMF_DB
+
 SETTINGS = """
 from pathlib import Path
 
@@ -76,3 +80,33 @@ class ScratchProject:
         output = result.stdout + result.stderr
         assert not check or result.returncode == 0, output
         return output
+
+
+class ServedProject(ScratchProject):
+    """A project on the database that the suite runs on, in a database of its own. Close it."""
+
+    imports = ""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.name = f"smf_scratch_{os.getpid()}_{root.name}"
+        if SMF_DB == "postgresql":
+            entry = {**DATABASES["default"], "NAME": self.name, "TEST": {}}
+            self.add_settings(f"DATABASES = {{'default': {entry!r}}}")
+            self._on_server(f"CREATE DATABASE {self.name}")
+
+    def add_settings(self, line: str) -> None:
+        with (self.root / "settings.py").open("a") as file:
+            file.write(f"{line}\n")
+
+    def shell(self, code: str) -> str:
+        """Run code and return what it printed."""
+        return self.manage("shell", "-v0", "-c", self.imports + code).strip()
+
+    def close(self) -> None:
+        if SMF_DB == "postgresql":
+            self._on_server(f"DROP DATABASE {self.name}")
+
+    def _on_server(self, statement: str) -> None:
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(statement)

@@ -1,0 +1,331 @@
+"""The system checks of timed machines: what each says, and of whom."""
+
+from __future__ import annotations
+
+import pytest
+from django.core import checks
+from django.db import connection, models
+from django.db.models.signals import post_save
+from django.test.utils import isolate_apps, override_settings
+
+from lab.models import ByWorker, Chore, Ticking
+from statemachine_fields import State, StateMachine, handler, worker_checks
+from statemachine_fields import checks as our_checks
+from statemachine_fields.db.leases import is_served, leases_for
+from statemachine_fields.db.portable_leases import PortableLeases
+from statemachine_fields.signals import post_transition
+
+EDGES = {"A": ["B"], "B": ["C"]}
+
+
+def machine(*states: State, **options) -> StateMachine:
+    """Return a machine A → B → C; states that are not given have nothing to say."""
+    given = {state.value: state for state in states}
+    rest = [State(value) for value in "ABC" if value not in given]
+    return StateMachine([*states, *rest], "A", EDGES, **options)
+
+
+def told(model):
+    """Return what is said of a model, by number, and assert that each has a hint and names the model."""
+    found = [*worker_checks.check_timed(model.states), *worker_checks.handlers_never_called(model)]
+    assert all(problem.hint and problem.obj is model for problem in found)
+    said = [f"{problem.id.partition('.')[2]} {problem.msg}" for problem in found]
+    return [each for each in said if not each.startswith("W107")]  # which is about the database of the suite
+
+
+@pytest.fixture(autouse=True)
+def _isolated():
+    with isolate_apps("lab"):
+        yield
+
+
+def test_a_machine_that_is_not_timed_is_not_looked_at():
+    class Order(models.Model):
+        states = machine()
+
+        class Meta:
+            app_label = "lab"
+
+        def save(self, *args, **kwargs):
+            super().save(*args, **kwargs)
+
+    assert told(Order) == []
+
+
+def test_handler_of_a_terminal_state():
+    class Order(models.Model):
+        states = machine(State("A", external=True), State("B", external=True), State("C", retry_after=60))
+
+        class Meta:
+            app_label = "lab"
+
+        @states.handler("C")
+        def archive(self):
+            return None
+
+    assert told(Order) == [
+        "E101 archive() handles 'C' of 'states', which is terminal, so it could move its rows nowhere."
+    ]
+
+
+def test_handler_of_an_external_state():
+    class Order(models.Model):
+        states = machine(State("A", external=True), State("B", external=True))
+
+        class Meta:
+            app_label = "lab"
+
+        @states.handler("B")
+        def ask(self):
+            return "C"
+
+    assert told(Order)[0] == "E102 ask() handles 'B' of 'states', which is external: someone else moves its rows."
+
+
+@pytest.mark.parametrize(
+    ("state", "is_told"),
+    [
+        (State("B"), True),
+        (State("B", error_to="C"), True),
+        (State("B", external=True), False),
+        (State("B", timeout_after=60, timeout_to="C"), False),
+        (State("B", delete_after=60), False),
+    ],
+)
+def test_state_that_nothing_moves(state, is_told):
+    class Order(models.Model):
+        states = machine(State("A", timeout_after=60, timeout_to="B"), state)
+
+        class Meta:
+            app_label = "lab"
+
+    assert told(Order) == (["W101 No worker ever looks at rows in 'B' of 'states'."] if is_told else [])
+
+
+def test_retry_after_that_nobody_has_thought_of():
+    class Order(models.Model):
+        states = machine(State("A", max_attempts=3), State("B", retry_after=0))
+
+        class Meta:
+            app_label = "lab"
+
+        @states.handler("A", "B")
+        def go_on(self):
+            return None
+
+    assert told(Order) == [
+        "W102 Rows in 'A' of 'states' are tried again every 60 s, because the state does not say otherwise."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"time_limit": 5}, "time_limit means"),
+        ({"retry_after": 60, "backoff": 2}, "retry_after and backoff mean"),
+    ],
+)
+def test_options_that_only_a_handler_heeds(options, words):
+    class Order(models.Model):
+        states = machine(State("A", external=True), State("B", timeout_after=60, timeout_to="C", **options))
+
+        class Meta:
+            app_label = "lab"
+
+    assert told(Order) == [f"W103 'B' of 'states' has no handler, so {words} nothing."]
+
+
+class TestRowByRow:
+    def reasons(self, model=Chore):
+        return [each.msg for each in worker_checks.committed_row_by_row(model.states)]
+
+    def expected(self, words):
+        return [f"Workers write the moves of 'states' row by row, because of {words}."]
+
+    def test_not_without_a_reason(self):
+        assert self.reasons() == []
+
+    def test_because_of_an_own_save(self):
+        assert self.reasons(Ticking) == self.expected("its own save()")
+
+    def test_because_of_receivers(self):
+        def receiver(**kwargs):
+            pass
+
+        post_save.connect(receiver, sender=Chore)
+        post_transition.connect(receiver, sender=Chore)
+        try:
+            both = "receivers of pre_save or post_save and receivers of signals of transitions"
+            assert self.reasons() == self.expected(both)
+        finally:
+            post_save.disconnect(receiver, sender=Chore)
+            post_transition.disconnect(receiver, sender=Chore)
+
+    def test_not_where_there_is_no_audit_model(self):
+        class OrderStateTransition(models.Model):
+            class Meta:
+                app_label = "lab"
+
+        class Order(models.Model):
+            states = machine(State("A", delete_after=1))
+
+            class Meta:
+                app_label = "lab"
+
+            def save(self, *args, **kwargs):
+                super().save(*args, **kwargs)
+
+        assert self.reasons(Order) == []
+
+
+class TestHandlersNeverCalled:
+    @pytest.fixture
+    def order(self):
+        class Order(models.Model):
+            states = machine(State("A", retry_after=60), State("B", external=True))
+
+            class Meta:
+                app_label = "lab"
+
+            @states.handler("A")
+            def go_on(self):
+                return "B"
+
+        return Order
+
+    def expected(self, name):
+        return [
+            f"W105 {name}() is never called for 'states': workers run rows as instances of lab.Order, which has the "
+            "machine's columns."
+        ]
+
+    def told(self, model):
+        found = list(worker_checks.handlers_never_called(model))
+        assert all(problem.hint and problem.obj is model for problem in found)
+        return [f"{problem.id.partition('.')[2]} {problem.msg}" for problem in found]
+
+    def test_one_that_a_proxy_overrides(self, order):
+        class Rush(order):
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+            def go_on(self):
+                return None
+
+        assert self.told(Rush) == self.expected("go_on")
+        assert self.told(order) == []
+
+    def test_one_that_a_child_declares(self, order):
+        class Gift(order):
+            class Meta:
+                app_label = "lab"
+
+            @handler("B")
+            def wrap(self):
+                return "C"
+
+        assert self.told(Gift) == self.expected("wrap")
+
+    def test_one_of_a_plain_mixin_of_a_proxy(self, order):
+        class Wrapping:
+            @handler("B")
+            def wrap(self):
+                return "C"
+
+        class Rush(Wrapping, order):
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+        assert self.told(Rush) == self.expected("wrap")
+
+    def test_not_one_for_a_machine_of_the_childs_own(self, order):
+        class Gift(order):
+            wrapping = StateMachine(
+                [("PLAIN", ""), ("TIED", "")], "PLAIN", {"PLAIN": ["TIED"]}, field="wrapping_status"
+            )
+
+            class Meta:
+                app_label = "lab"
+
+            @handler("PLAIN")
+            def tie(self):
+                return "TIED"
+
+        assert self.told(Gift) == []
+        assert Gift.wrapping.clocks["PLAIN"].handler.name == "tie"
+
+    def test_not_what_a_child_of_an_abstract_base_overrides(self):
+        assert self.told(ByWorker) == []
+
+    def test_other_methods_of_a_proxy_are_nobodys_business(self, order):
+        class Rush(order):
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+            def hurry(self):
+                return None
+
+        assert self.told(Rush) == []
+
+
+def test_worker_that_is_not_installed():
+    installed = ["django.contrib.contenttypes", "django.contrib.auth", "statemachine_fields", "lab"]
+    with override_settings(INSTALLED_APPS=installed):
+        found = our_checks.check_machines(None)
+    assert worker_checks.worker_not_installed() in found
+
+
+def test_worker_is_not_missed_where_no_machine_is_timed():
+    with override_settings(
+        INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "statemachine_fields"]
+    ):
+        assert our_checks.check_machines(None) == []
+
+
+class TestDatabases:
+    def test_one_that_several_processes_share(self, monkeypatch):
+        connected(monkeypatch, shared=True, row_locks=True)
+        assert self.found() == ([], [])
+
+    def test_one_for_a_single_process_is_told_before_deploying(self, monkeypatch):
+        connected(monkeypatch, shared=False, row_locks=False)
+        plain, deploy = self.found()
+        assert plain == []
+        assert deploy == [
+            "W108 The database 'default' has rows of timed machines, and one worker process at a time can run them."
+        ]
+
+    def test_one_without_a_worker_is_told_always(self, monkeypatch):
+        connected(monkeypatch, shared=False, row_locks=True)
+        plain, deploy = self.found()
+        assert plain == [
+            "W107 There is no worker yet for the database 'default', so nothing runs the handlers and time-outs of "
+            "'states'."
+        ]
+        assert deploy == []
+
+    def test_the_one_at_hand(self):
+        assert is_served(connection) == (connection.vendor in ("postgresql", "sqlite"))
+        assert leases_for(connection).is_shared == (connection.vendor == "postgresql")
+
+    def test_only_those_who_deploy_are_told_of_a_single_process(self):
+        assert worker_checks.check_one_process not in checks.registry.registry.get_checks()
+        assert worker_checks.check_one_process in checks.registry.registry.get_checks(include_deployment_checks=True)
+
+    def found(self):
+        plain = list(worker_checks.no_worker_for_the_database(Chore.states))
+        deploy = list(worker_checks.one_process_only([Chore.states, Ticking.states]))
+        assert all(problem.hint for problem in (*plain, *deploy))
+        return tuple([f"{each.id.partition('.')[2]} {each.msg}" for each in part] for part in (plain, deploy))
+
+
+def connected(monkeypatch, *, shared, row_locks):
+    """Pretend to be on another database."""
+    leases = PortableLeases()
+    leases.is_shared = shared
+    monkeypatch.setattr("statemachine_fields.db.leases.leases_for", lambda connection: leases)
+    monkeypatch.setattr("statemachine_fields.worker_checks.leases_for", lambda connection: leases)
+    monkeypatch.setattr(connection.features, "has_select_for_update", row_locks)
