@@ -1,1 +1,3 @@
 """Fixtures for the whole suite. The database is chosen in settings.py."""
+
+pytest_plugins = ["statemachine_fields.pytest_plugin"]

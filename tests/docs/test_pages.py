@@ -118,7 +118,7 @@ def test_every_setting_is_in_the_reference_with_its_default():
 
 
 def test_every_command_has_an_entry():
-    for module in (ROOT / "src/statemachine_fields/management/commands").glob("statemachine_*.py"):
+    for module in (ROOT / "src/statemachine_fields").rglob("management/commands/statemachine_*.py"):
         described = f"\n## {module.stem}\n" in REFERENCE["commands.md"]
         assert described, module.stem
         shared = (ROOT / "src/statemachine_fields/management/arguments.py").read_text()
@@ -137,3 +137,23 @@ def test_readme_names_commands_that_exist():
     assert {"demo", "test"} <= set(named)
     assert known
     assert all(f'"{command}"' in known[1] for command in named)
+
+
+def test_every_test_that_a_page_relies_on_is_there():
+    named = found(r"`(test_\w+\.py)::(test_\w+)`", (DOCS / "explanation/leases.md").read_text())
+
+    assert len(named) > 15
+    for file, test in named:
+        assert f"\ndef {test}(" in (ROOT / "tests/faults" / file).read_text(), f"{file}::{test}"
+
+
+def test_log_lines_are_quoted_as_workers_write_them():
+    source = "".join(path.read_text() for path in (ROOT / "src/statemachine_fields/worker").glob("*.py"))
+    logs = (DOCS / "howto/stuck.md").read_text().split("## Read the log")[1]
+    lines = [row.split(" | ")[0].removeprefix("| ") for row in re.findall(r"^\| .*\|$", logs, re.MULTILINE)[2:]]
+
+    assert len(lines) > 10
+    for line in lines:
+        # What differs from row to row is a gap in the page and in the code.
+        for words in re.split(r"…|\d+|\bfirst\b|signal SIGKILL|\bclaimer\b", line):
+            assert words.strip(" .,;:") in source, line

@@ -167,3 +167,16 @@ def test_going_round_in_circles_is_an_error():
     Chore.objects.create(script={"DOING": "NEW"})
     with pytest.raises(AssertionError, match="made 20 tries"):
         drain(Chore, max_tries=20)
+
+
+class TestFixtures:
+    """What `statemachine_fields.pytest_plugin` gives a project that names it."""
+
+    def test_drain(self, drain):
+        Chore.objects.create(script={"DOING": None})
+        assert drain(Chore).moves == {("NEW", "DOING"): 1}
+
+    def test_drain_timeouts(self, drain_timeouts):
+        chore = Chore.objects.create(script={"DOING": None})
+        drain_timeouts(Chore)
+        assert_history(chore, "NEW", "DOING", "FAILED")

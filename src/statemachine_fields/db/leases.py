@@ -35,6 +35,8 @@ class Claimed(NamedTuple):
 
     age: float
     values: tuple[Any, ...]
+    #: What the driver could not read in it. The key and the machine's own columns are there nevertheless.
+    error: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -117,6 +119,10 @@ class Leases(Protocol):
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], owner: str) -> int:
         """Take back at once what a worker held that is known to be dead, and count a crash for each row."""
+        ...
+
+    def is_statement_lost(self, error: Exception) -> bool:
+        """Say whether nothing was run, because the server no longer has what was prepared, and the next try will not ask."""
         ...
 
     def hang_up(self, connection: Any) -> None:

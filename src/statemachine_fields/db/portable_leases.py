@@ -55,9 +55,10 @@ class PortableLeases:
                 cursor.execute(
                     "UPDATE {name} SET {lease_token} = {lease_token} + 1, "
                     "{crashes} = {crashes} + CASE WHEN {lease_expires_at} IS NULL THEN 0 ELSE 1 END, "
+                    "{next_at} = CASE WHEN {lease_expires_at} IS NULL THEN {next_at} ELSE %s END, "
                     "{error} = CASE WHEN {lease_expires_at} IS NULL THEN {error} ELSE %s || {lease_owner} || %s END, "
                     "{lease_owner} = %s, {lease_expires_at} = {later} WHERE {key} = %s".format(**names),
-                    (*RECOVERED, wanted.owner, later(connection, wanted.seconds), key),
+                    (now, *RECOVERED, wanted.owner, later(connection, wanted.seconds), key),
                 )
                 cursor.execute(f"SELECT {columns} FROM {names['name']} WHERE {names['key']} = %s", (key,))
                 changed_at, *values = cursor.fetchone()
@@ -147,13 +148,16 @@ class PortableLeases:
     def recover(self, connection: Any, table: Table, states: Sequence[str], owner: str) -> int:
         with _locked(connection, table) as (cursor, names):
             cursor.execute(
-                f"UPDATE {{name}} SET {{error}} = %s || {{lease_owner}} || %s, {END}, {{crashes}} = {{crashes}} + 1 "
-                "WHERE {status} IN ({places}) AND {lease_owner} = %s AND {lease_expires_at} IS NOT NULL".format(
+                f"UPDATE {{name}} SET {{error}} = %s || {{lease_owner}} || %s, {END}, {{crashes}} = {{crashes}} + 1, "
+                "{next_at} = %s WHERE {status} IN ({places}) AND {lease_owner} = %s AND {lease_expires_at} IS NOT NULL".format(
                     **names, places=_places(states)
                 ),
-                (*DIED, *states, owner),
+                (*DIED, self._now(cursor, connection), *states, owner),
             )
             return int(cursor.rowcount)
+
+    def is_statement_lost(self, error: Exception) -> bool:
+        return False
 
     def hang_up(self, connection: Any) -> None:
         """A database in a file ends its transaction when the process ends."""

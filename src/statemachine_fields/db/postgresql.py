@@ -7,7 +7,7 @@ import datetime
 import json
 import logging
 import zoneinfo
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import DatabaseError
@@ -126,11 +126,16 @@ class PostgreSQL:
         return ask_percentiles(connection, table, window)
 
 
-def run(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
-    """Run a statement and return its rows. A prepared statement that the server has lost is sent again, plainly."""
+def run(
+    connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = prepared.all_rows
+) -> list[Any]:
+    """Run a statement and return its rows. A prepared statement that the server has lost is sent again, plainly.
+
+    :param read: gets the rows from the cursor.
+    """
     if prepared.is_wanted(connection):
         try:
-            return prepared.fetch_all(connection, text, params)
+            return prepared.fetch_all(connection, text, params, read)
         except DatabaseError as error:
             if not prepared.is_lost(error):
                 raise
@@ -145,8 +150,7 @@ def run(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
                 raise
     with connection.cursor() as cursor:
         cursor.execute(text, params)
-        rows: list[Any] = cursor.fetchall()
-        return rows
+        return read(cursor)
 
 
 def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:

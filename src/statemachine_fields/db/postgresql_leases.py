@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared
 from statemachine_fields.db.dialect import Table
@@ -27,7 +27,8 @@ PLAIN = (int, float, uuid.UUID)
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
 # behind 200,000 rows of another would take as long as it takes to pass those. NO KEY lets foreign-key checks pass beside
-# us. A lease that is still open when the row is claimed was left by a worker that said nothing: that is a crash.
+# us. A lease that is still open when the row is claimed was left by a worker that said nothing: that is a crash, and puts
+# the row behind the others that were left, which may have died of it.
 CLAIM = """
     WITH due AS MATERIALIZED (
         SELECT found.key FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
@@ -41,6 +42,7 @@ CLAIM = """
     UPDATE {name} SET {lease_token} = {lease_token} + 1, {lease_owner} = %s,
            {lease_expires_at} = clock_timestamp() + make_interval(secs => %s),
            {crashes} = {crashes} + CASE WHEN {lease_expires_at} IS NULL THEN 0 ELSE 1 END,
+           {next_at} = CASE WHEN {lease_expires_at} IS NULL THEN {next_at} ELSE statement_timestamp() END,
            {error} = CASE WHEN {lease_expires_at} IS NULL THEN {error} ELSE %s || {lease_owner} || %s END
      WHERE {key} = ANY(ARRAY(SELECT key FROM due))
     RETURNING extract(epoch FROM statement_timestamp() - {changed_at})::float8{columns}"""
@@ -101,7 +103,7 @@ RECOVER = """
          WHERE {status} = ANY(%s) AND {next_at} <= statement_timestamp() AND {lease_owner} = %s
            AND {lease_expires_at} IS NOT NULL ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {name} SET {error} = %s || {lease_owner} || %s, {lease_owner} = '', {lease_expires_at} = NULL,
-           {lease_token} = {lease_token} + 1, {crashes} = {crashes} + 1
+           {lease_token} = {lease_token} + 1, {crashes} = {crashes} + 1, {next_at} = statement_timestamp()
      WHERE {key} = ANY(ARRAY(SELECT key FROM left_open))
     RETURNING 1"""
 
@@ -129,14 +131,17 @@ class PostgreSQLLeases:
                 wanted.seconds,
                 *RECOVERED,
             ),
+            _read_rows,
         )
         read = as_django_reads
         claimed = []
-        for age, *values in rows:
+        for row in rows:
+            unread = isinstance(row, Unread)
+            age, *values = _read_texts(table, wanted.fields, times, row.texts) if unread else row
             for place in times:
                 if (time := values[place]) is not None:
                     values[place] = read(time, connection)
-            claimed.append(Claimed(age, tuple(values)))
+            claimed.append(Claimed(age, tuple(values), row.error if unread else None))
         return claimed
 
     def beat(
@@ -195,6 +200,9 @@ class PostgreSQLLeases:
     def recover(self, connection: Any, table: Table, states: Sequence[str], owner: str) -> int:
         return len(run(connection, _text(table, RECOVER, (), connection), ([*states], owner, *DIED)))
 
+    def is_statement_lost(self, error: Exception) -> bool:
+        return prepared.is_lost(error)
+
     def hang_up(self, connection: Any) -> None:
         # In a thread of its own, because to cancel takes a connection, and the database may be away.
         threading.Thread(target=_hang_up, args=(connection.connection,), daemon=True).start()
@@ -207,6 +215,47 @@ class PostgreSQLLeases:
         for text, params in add_up_sql(connection, table, period, tallies):
             with connection.cursor() as cursor:
                 cursor.execute(text, params)
+
+
+class Unread(NamedTuple):
+    """A row that the driver cannot read, such as one with a time after the year 9999, and what the server sent."""
+
+    error: Exception
+    texts: list[bytes | None]
+
+
+def _read_rows(cursor: Any) -> list[Any]:
+    """Return all rows. They are leased by now, so that one that cannot be read must not take the others along."""
+    try:
+        return prepared.all_rows(cursor)
+    except Exception:
+        result = getattr(cursor, "pgresult", None)
+        if result is None:  # psycopg 2, which does not show it
+            raise
+        return [_read_row(cursor, result, place) for place in range(result.ntuples)]
+
+
+def _read_row(cursor: Any, result: Any, place: int) -> Any:
+    cursor.scroll(place, mode="absolute")
+    try:
+        return cursor.fetchone()
+    except Exception as error:  # noqa: BLE001 - of whatever kind
+        return Unread(error, [result.get_value(place, column) for column in range(result.nfields)])
+
+
+def _read_texts(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], texts: list[bytes | None]) -> list[Any]:
+    """Return the key and the machine's columns of an unread row, and nothing for the others."""
+    assert table.clock is not None  # noqa: S101 - only timed machines are claimed
+    clock = dataclasses.asdict(table.clock).values()
+    ours = {table.key, table.status, table.sequence, table.changed_at, *clock}
+    age, *values = [None if text is None else text.decode() for text in texts]
+    row: list[Any] = [float(age or 0)]
+    for place, (field, text) in enumerate(zip(fields, values, strict=True)):
+        if text is None or field.column not in ours:
+            row.append(None)
+        else:
+            row.append(int(text) if place in times else field.to_python(text))
+    return row
 
 
 def _hang_up(driver: Any) -> None:

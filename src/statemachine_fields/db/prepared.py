@@ -6,6 +6,8 @@ transaction pooler may hand the next statement to another server connection, whi
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +64,14 @@ def key(value: Any) -> Any:
     return Int8(value) if is_psycopg3 and isinstance(value, int) else value
 
 
-def fetch_all(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
+def all_rows(cursor: Any) -> list[Any]:
+    rows: list[Any] = cursor.fetchall()
+    return rows
+
+
+def fetch_all(
+    connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = all_rows
+) -> list[Any]:
     """Prepare and execute a statement, and return its rows.
 
     It runs under Django's own wrapper: query log, execute wrappers and error types stay. One cursor is kept for each
@@ -76,13 +85,22 @@ def fetch_all(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
         kept = PreparingCursor(driver)
         if driver.prepare_threshold is None:
             driver.prepare_threshold = NEVER_BY_ITSELF
+        _name_apart(driver)
     setattr(connection, SLOT, None)
     try:
         connection._prepare_cursor(kept).execute(text, params)
-        return kept.fetchall()  # it has the rows already; Django's wrapper would build a function to fetch them with
+        return read(kept)  # it has the rows already; Django's wrapper would build a function to fetch them with
     finally:
         if getattr(connection, SLOT, None) is None:
             setattr(connection, SLOT, kept)
+
+
+def _name_apart(driver: Any) -> None:
+    """Give the statements of this connection names that no other has. psycopg numbers them from 0 on each: behind a pooler
+    that nobody told us of, the server would run what another client prepared under the name of ours."""
+    names = getattr(driver, "_prepared", None)
+    if getattr(names, "_prepared_idx", None) == 0:
+        names._prepared_idx = secrets.randbits(60)
 
 
 if TYPE_CHECKING or is_psycopg3:

@@ -86,22 +86,26 @@ class Claimer:
         converters = compiler.get_converters([field.get_col(model._meta.db_table) for field in lane.fields])
         attnames = [field.attname for field in lane.fields]
         raw: list[Any] = [row.values for row in rows]
+        if any(row.error for row in rows):
+            return self._one_by_one(lane, rows, compiler, converters, attnames)
         try:
             values = [tuple(row) for row in compiler.apply_converters(raw, converters)] if converters else raw
             if not lane.is_one_table:
                 return values, self._loaded_by_django(lane, values)
             return values, load_rows(model, using, attnames, values)
         except Exception:  # noqa: BLE001 - code of the user's, and one bad row must not take its neighbours along
-            return self._one_by_one(lane, raw, compiler, converters, attnames)
+            return self._one_by_one(lane, rows, compiler, converters, attnames)
 
-    def _one_by_one(self, lane: Lane, raw: list[Any], compiler: Any, converters: Any, attnames: list[str]) -> Any:
+    def _one_by_one(self, lane: Lane, rows: list[Claimed], compiler: Any, converters: Any, attnames: list[str]) -> Any:
         ours = {place: converters[place] for place in converters if lane.fields[place].name in lane.bound.columns}
         ours.update({place: converters[place] for place in converters if lane.fields[place].primary_key})
         values, instances = [], []
-        for row in raw:
-            values.append(next(iter(compiler.apply_converters([row], ours))) if ours else row)
+        for row in rows:
+            values.append(next(iter(compiler.apply_converters([row.values], ours))) if ours else row.values)
             try:
-                (converted,) = compiler.apply_converters([row], converters) if converters else [row]
+                if row.error is not None:
+                    raise row.error
+                (converted,) = compiler.apply_converters([row.values], converters) if converters else [row.values]
                 if lane.is_one_table:
                     instances.append(lane.bound.model.from_db(lane.using, attnames, tuple(converted)))
                 else:

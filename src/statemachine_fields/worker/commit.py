@@ -60,7 +60,7 @@ class Committer:
         except ConnectionLost:
             raise
         except Exception as error:  # noqa: BLE001 - a constraint, a trigger, a receiver: code of the user's
-            if _is_conflict(lane, error):
+            if is_conflict(lane, error):
                 return verdicts
             if len(verdicts) == 1:
                 return self._refuse(verdicts[0], error)
@@ -267,8 +267,11 @@ def _pairs(verdicts: Sequence[Verdict]) -> tuple[list[Any], list[int]]:
     return [verdict.lease.key for verdict in verdicts], [verdict.lease.token for verdict in verdicts]
 
 
-def _is_conflict(lane: Lane, error: Exception) -> bool:
-    """Say whether the database gave up because somebody else was in the way, or because it took too long."""
+def is_conflict(lane: Lane, error: Exception) -> bool:
+    """Say whether the database gave up because somebody else was in the way, because it took too long, or because it had
+    forgotten a statement."""
     if not isinstance(error, DatabaseError):
         return False
+    if lane.leases.is_statement_lost(error):
+        return True
     return dialect_for(connections[lane.using]).is_conflict(error) or sqlstate(error) == QUERY_CANCELED

@@ -96,7 +96,9 @@ class HandlerContext:
 
     @property
     def token(self) -> int:
-        """The number of this claim of this row: grows with every one, so it makes a good key for idempotency."""
+        """The number of this claim of this row. It grows with every one, so that others can refuse what an older try sends.
+        It is no key for idempotency, which must be the same when the handler is run again: use the row's key and
+        `status_sequence` for that."""
         return self.lease.token
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import logging
 import os
+import select
 import signal
 import threading
 from dataclasses import dataclass, field
@@ -56,7 +57,8 @@ def run_process(options: WorkerOptions, pipe: Any, predecessor: str | None, is_f
         report = Report(os.getpid(), runner.owner, dict(runner.events.total), len(runner.held), len(runner.running))
         report.recycling = runner.is_recycling
         with contextlib.suppress(OSError):
-            pipe.send(report)
+            if select.select([], [pipe], [], 0)[1]:  # a supervisor that does not listen must not hold us up
+                pipe.send(report)
         return os.getppid() == parent
 
     tell()

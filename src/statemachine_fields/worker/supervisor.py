@@ -33,7 +33,7 @@ LIVENESS_EVERY = 1.0
 STATUS_EVERY = 10.0
 #: A process that dies sooner than this after its start is replaced later and later, up to the longest wait: to one that
 #: came so far as to work some row was most likely the end, and the other rows should not have to wait for long.
-TOO_YOUNG, LONGEST_WAIT, LONGEST_WAIT_OF_ROWS = 5.0, 30.0, 2.0
+TOO_YOUNG, LONGEST_WAIT, LONGEST_WAIT_OF_ROWS = 5.0, 30.0, 1.0
 #: A process that is to stop is told again after this long.
 TELL_AGAIN_AFTER = 1.0
 
