@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 PACKAGES = ("Django", "psycopg", "django-fsm-2", "django-fsm-log", "django-pghistory")
+
+#: The sections of the results, in their order.
+ORDER = ("transition", "bulk", "load", "growth")
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,29 @@ class Table:
         return "\n".join(rows)
 
 
+@dataclass
+class Ratios(Table):
+    """A table that shows the ratios first, since they mean more than the rates."""
+
+    def markdown(self) -> str:
+        first = self.lines[0]
+        rows = [
+            f"### {self.title}",
+            "",
+            f"| | {first.name}, in proportion | goal | | {self.unit}/s | client CPU, µs each |",
+            "|-|-|-|-|-|-|",
+        ]
+        for line in self.lines:
+            rates = spread([cell.rate for cell in line.cells], ",.0f")
+            cpu = median(cell.cpu_microseconds for cell in line.cells)
+            verdict = " | | |"
+            if line is not first:
+                ratios = [mine.rate / other.rate for mine, other in zip(first.cells, line.cells, strict=True)]
+                verdict = _verdict(ratios, line.goal)
+            rows.append(f"| {line.name} |{verdict} {rates} | {cpu:,.0f} |")
+        return "\n".join(rows)
+
+
 def _verdict(ratios: list[float], goal: Goal | None) -> str:
     if goal is None:
         return f" {spread(ratios, '.2f')} × its rate | | |"
@@ -95,9 +122,9 @@ def spread(values: list[float], form: str, after_median: str = "") -> str:
     return f"{middle}{after_median} [{low}–{high}]"
 
 
-def environment(postgresql: str) -> str:
+def environment(postgresql: str, packages: Sequence[str] = PACKAGES) -> str:
     """Say what was measured, and on what."""
-    parts = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)]
+    parts = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     return f"{', '.join(parts)}, PostgreSQL {postgresql.split(maxsplit=1)[0]}, {platform.system()}, {os.cpu_count()} cores."
 
 
@@ -105,7 +132,7 @@ def load_average() -> str:
     return f"{os.getloadavg()[0]:.1f}"
 
 
-def write(path: Path, sections: dict[str, str]) -> None:
+def write(path: Path, sections: dict[str, str], order: Sequence[str] = ORDER, command: str = "run.py") -> None:
     """Put the sections into the file, in place of older ones of the same name."""
     kept: dict[str, str] = {}
     if path.exists():
@@ -113,10 +140,7 @@ def write(path: Path, sections: dict[str, str]) -> None:
             name, _, body = part.partition("\n")
             kept[name] = body.strip()
     kept |= sections
-    text = "# Results\n\nWritten by `python benchmarks/run.py`; how to read them is in the [README](README.md).\n"
-    for name in sorted(kept, key=list(ORDER).index):
+    text = f"# Results\n\nWritten by `python benchmarks/{command}`; how to read them is in the [README](README.md).\n"
+    for name in sorted(kept, key=list(order).index):
         text += f"\n## {name}\n\n{kept[name]}\n"
     path.write_text(text)
-
-
-ORDER = ("transition", "bulk", "load", "growth")
