@@ -91,6 +91,10 @@ def lint(arguments: list[str]) -> int:
 def demo(arguments: list[str]) -> int:
     """Run the project's own demo command, on its SQLite database."""
     install("dev")
+    if os.name != "nt":
+        # In our place, so that it alone hears Ctrl-C and other signals, and has the time to stop its worker.
+        os.chdir(ROOT / "testproject")
+        os.execv(PYTHON, [str(PYTHON), "manage.py", "demo", *arguments])  # noqa: S606 - a shell would only be in the way
     return run("manage.py", "demo", *arguments, cwd=ROOT / "testproject")
 
 
