@@ -98,7 +98,7 @@ def fetch_all(
 def _name_apart(driver: Any) -> None:
     """Give the statements of this connection names that no other has. psycopg numbers them from 0 on each: behind a pooler
     that nobody told us of, the server would run what another client prepared under the name of ours."""
-    names = getattr(driver, "_prepared", None)
+    names: Any = getattr(driver, "_prepared", None)
     if getattr(names, "_prepared_idx", None) == 0:
         names._prepared_idx = secrets.randbits(60)
 

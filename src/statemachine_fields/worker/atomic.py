@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from django.db import transaction
 
+from statemachine_fields.db.dialect import sqlstate
 from statemachine_fields.exceptions import LeaseLost
-from statemachine_fields.worker.attempt import Attempts, described
-from statemachine_fields.worker.commit import is_conflict, write_now
+from statemachine_fields.worker.attempt import Attempts, described, exited
+from statemachine_fields.worker.commit import QUERY_CANCELED, is_conflict, write_now
 from statemachine_fields.worker.events import Events
 from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import Kind, Verdict
@@ -38,11 +39,12 @@ def run_atomic(attempts: Attempts, events: Events, lease: Lease) -> Verdict | No
     except LeaseLost:
         # Either it is gone, which the committer will find out, or somebody has the row locked at this moment.
         return Verdict(lease, Kind.RELEASED)
+    except SystemExit as error:
+        return attempts.judge_error(lease, exited(error))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-        if is_conflict(lane, error):  # nothing is wrong with the row: it is run again
+        # Nothing is wrong with the row, and it is run again; but what took too long would do so again and again.
+        if is_conflict(lane, error) and sqlstate(error) != QUERY_CANCELED:
             return Verdict(lease, Kind.RELEASED, error=described(error))
-        if lane.leases.is_statement_lost(error):
-            return Verdict(lease, Kind.RELEASED)
         return attempts.judge_error(lease, error)
     events.written([verdict])
     return None

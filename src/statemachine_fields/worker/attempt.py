@@ -82,6 +82,8 @@ class Attempts:
         method, arguments = self.begin(lease)
         try:
             answer = method(*arguments)
+        except SystemExit as error:
+            return self.judge_error(lease, exited(error))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self.judge_error(lease, error)
         return self._judged(lease, answer)
@@ -100,6 +102,8 @@ class Attempts:
                 await sync_to_async(_do_nothing)()
                 raise
             return await self._ajudge(self.judge_error, lease, RuntimeError("The handler was cancelled by other code."))
+        except SystemExit as error:
+            return await self._ajudge(self.judge_error, lease, exited(error))
         except Exception as error:  # noqa: BLE001
             return await self._ajudge(self.judge_error, lease, error)
         return await self._ajudge(self._judged, lease, answer)
@@ -272,6 +276,11 @@ class Attempts:
     def _park(self, lease: Lease, error: str, exception: BaseException | None, failures: int | None = None) -> Verdict:
         failures = lease.failures if failures is None else failures
         return Verdict(lease, Kind.PARKED, failures=failures, error=shortened(error), exception=exception)
+
+
+def exited(error: SystemExit) -> RuntimeError:
+    """Return what is said of a handler that meant to end a script, and must not end a worker."""
+    return RuntimeError(f"The handler called sys.exit({error.code!r}).")
 
 
 def _do_nothing() -> None:

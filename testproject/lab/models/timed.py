@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import socket
+import sys
 import time
 import uuid
 from contextlib import suppress
@@ -88,6 +89,8 @@ class Chore(models.Model):
                 return Move(otherwise, update={"note": "written"}, metadata={"attempt": ctx.attempt})
             case "nonsense":
                 return 42
+            case "leave":
+                sys.exit(3)
             case "exit":
                 os._exit(13)
             case "segfault":

@@ -1,0 +1,62 @@
+"""What every test of faults has: a server of its own, and workers that do not outlive it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tests.faults import harness
+from tests.faults.server import PostgreSQL
+from tests.server import ServerError
+from tests.settings import SMF_DB
+
+
+@pytest.fixture(scope="session")
+def server(django_db_blocker):
+    """A PostgreSQL to stop and start."""
+    if SMF_DB != "postgresql":
+        pytest.skip("faults of workers are tested on PostgreSQL, the database they are built for")
+    with django_db_blocker.unblock():
+        try:
+            server = PostgreSQL()
+        except ServerError as error:
+            pytest.skip(str(error))
+        yield server
+        server.end()
+
+
+@pytest.fixture
+def database(server, django_db_blocker):
+    """An empty database of that server, which is `default` during the test. No deadlock may happen in it."""
+    before = len(server.log())
+    with django_db_blocker.unblock(), server.database() as url:
+        yield url
+    assert "deadlock detected" not in server.log()[before:]
+
+
+@pytest.fixture
+def start_worker(database, tmp_path):
+    """A function that starts a worker: see `harness.Worker`. What it said is shown if the test fails."""
+    workers = []
+    numbers = itertools.count(1)
+
+    def start(*arguments, **options):
+        worker = harness.Worker(database, tmp_path / f"worker{next(numbers)}", *arguments, **options)
+        workers.append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.clean_up()
+    for number, worker in enumerate(workers, start=1):
+        print(f"--- worker {number}\n{worker.log()[-20000:]}")
+
+
+@pytest.fixture
+def chance(request):
+    """Random numbers that can be had again: the seed is printed, and `SMF_SEED` sets it."""
+    seed = harness.seed()
+    print(f"SMF_SEED={seed}")
+    return random.Random(f"{seed} {request.node.name}")

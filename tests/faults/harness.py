@@ -1,0 +1,274 @@
+"""Real workers to do harm to, facts to wait for, and the invariants that must hold in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.db import connection
+from django.db.models import Count
+
+from lab.models import Chore, Run
+from statemachine_fields.machine.verify import Verifier
+from tests.faults.failpoints import VARIABLE
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+#: Short, so that a test need not wait long for what happens after a lease or a poll.
+SETTINGS = {"LEASE_SECONDS": 2.0, "POLL_SECONDS": 0.1, "STOP_SECONDS": 5.0, "MAX_CRASHES": 5}
+
+#: How often to look for rows that were left behind, and how soon to try those again whose handler had no database.
+CONSTANTS = {"claiming.SUSPECTS_EVERY": 0.5, "attempt.AWAY_SECONDS": 0.2}
+
+#: Where `mutations.py` has put the code of the library, with a guard taken out.
+SOURCES = [os.environ["SMF_SRC"]] if "SMF_SRC" in os.environ else []
+
+#: A worker that nobody cleaned up, because the tests were killed, ends by itself.
+RUN_FOR = 600
+
+#: How long to wait for a fact, unless a test says otherwise. Only a failing test waits that long.
+PATIENCE = 30.0
+
+#: The script of a row whose handlers leave a mark each time they are called.
+MARKED = {"marks": True}
+
+DONE, FAILED = "DONE", "FAILED"
+
+Fact = TypeVar("Fact")
+
+
+def eventually(fact: Callable[[], Fact], what: str, *, within: float = PATIENCE) -> Fact:
+    """Wait until a fact is true and return it; fail with what was waited for."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+class Worker:
+    """One `statemachine_worker` command with its processes, in a process group of their own.
+
+    :param settings: keys of STATEMACHINE_FIELDS that differ from `SETTINGS`.
+    :param pause: how many times to wait at a failpoint, as in `{"commit.before": 1}`.
+    :param off: calls that are left out, as in `["beat"]`.
+    :param lose: how many answers of the database to lose, as in `{"move": 1}`.
+    :param constants: values for constants that differ from `CONSTANTS`, as in `{"supervisor.SILENCE": 1}`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        *arguments: str,
+        labels: Iterable[str] = ("lab.Chore",),
+        settings: Mapping[str, Any] | None = None,
+        pause: Mapping[str, int] | None = None,
+        off: Iterable[str] = (),
+        lose: Mapping[str, int] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log_file = directory / "worker.log"
+        failpoints = {
+            "directory": str(directory),
+            "pause": {**(pause or {})},
+            "off": [*off],
+            "lose": {**(lose or {})},
+            "constants": {**CONSTANTS, **(constants or {})},
+        }
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
+            "PYTHONPATH": os.pathsep.join([*SOURCES, str(ROOT), str(ROOT / "testproject")]),
+            "SMF_DB": "postgresql",
+            "DATABASE_URL": url,
+            "SMF_FAULTS_SETTINGS": json.dumps({**SETTINGS, **(settings or {})}),
+            VARIABLE: json.dumps(failpoints),
+            **(environment or {}),
+        }
+        command = [sys.executable, "-m", "django", "statemachine_worker", "--skip-checks", *labels]
+        if "--run-for" not in arguments:
+            command += ["--run-for", str(RUN_FOR)]
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id, and the group's."""
+        return self.process.pid
+
+    def members(self) -> list[int]:
+        """Return the ids of all processes of the group that live, also of those whose supervisor is gone."""
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)
+        lines = [line.split() for line in listed.stdout.splitlines()]
+        return [int(pid) for pid, group, status in lines if int(group) == self.pid and status[0] != "Z"]
+
+    def children(self) -> list[int]:
+        return [pid for pid in self.members() if pid != self.pid]
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def wait_for_log(self, text: str, *, within: float = PATIENCE) -> None:
+        eventually(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-4000:]}", within=within)
+
+    # Failpoints.
+
+    def paused_at(self, point: str, hit: int = 1) -> int:
+        """Wait until a process waits at a failpoint for the nth time, and return its id."""
+        file = self.directory / f"{point}.{hit}"
+        reached = eventually(lambda: file.exists() and file.read_text().strip(), f"{file.name}:\n{self.log()[-4000:]}")
+        return int(reached)
+
+    def go(self, point: str, hit: int = 1) -> None:
+        """Let it go on."""
+        (self.directory / f"{point}.{hit}.go").touch()
+
+    # Harm.
+
+    def kill(self, pid: int | None = None, number: int = signal.SIGKILL) -> None:
+        """Send one process a signal, the supervisor if none is named."""
+        try:
+            os.kill(self.pid if pid is None else pid, number)
+        except ProcessLookupError:
+            return
+
+    def kill_all(self, number: int = signal.SIGKILL) -> None:
+        """Send every process a signal: with SIGKILL, as if the host had gone; with SIGSTOP, as if it hung."""
+        for pid in sorted(self.members()):  # the supervisor first, so that it starts nothing meanwhile
+            self.kill(pid, number)
+
+    def terminate(self, *, within: float = PATIENCE) -> int:
+        """Stop in good order, and return the exit code."""
+        self.kill(number=signal.SIGTERM)
+        return self.wait(within=within)
+
+    def wait(self, *, within: float = PATIENCE) -> int:
+        """Wait until it has ended with all its processes, and return the exit code."""
+        eventually(
+            lambda: self.process.poll() is not None and not self.members(),
+            f"the end of the worker:\n{self.log()[-4000:]}",
+            within=within,
+        )
+        return int(self.process.returncode)
+
+    def clean_up(self) -> None:
+        """Leave no process behind."""
+        deadline = time.monotonic() + PATIENCE
+        while members := self.members():
+            for pid in sorted(members):
+                self.kill(pid)
+            self.process.poll()
+            assert time.monotonic() < deadline, f"cannot be killed: {members}"
+            time.sleep(0.01)
+        self.process.wait(PATIENCE)
+
+
+def create_chores(number: int, *, status: str = "NEW", script: Callable[[int], Any] | None = None) -> list[int]:
+    """Create rows and return their keys. `script` says what the handlers of the nth row do."""
+    scripts: list[Any] = [script(place) if script else {} for place in range(number)]
+    chores: list[Any] = [Chore(name=str(place), status=status, script=each) for place, each in enumerate(scripts)]
+    return [chore.pk for chore in Chore.objects.bulk_create(chores)]
+
+
+def tally() -> dict[str, int]:
+    """Return how many rows there are by status."""
+    return dict(Chore.objects.values_list("status").annotate(number=Count("pk")))
+
+
+def are_all(status: str) -> bool:
+    return not Chore.objects.exclude(status=status).exists()
+
+
+def wait_until_all(status: str, *, within: float = PATIENCE) -> None:
+    try:
+        eventually(lambda: are_all(status), f"all in {status}", within=within)
+    except AssertionError as error:
+        columns = ["pk", "status", "status_next_at", "status_crashes", "status_lease_owner", "status_error"]
+        left = list(Chore.objects.exclude(status=status).values(*columns)[:5])
+        raise AssertionError(f"{error}: {tally()}, for example {left}") from None
+
+
+def runs(chore: int, state: str | None = None) -> list[Run]:
+    """Return the calls of a row's handlers, in order. Only rows whose script has `marks` leave any."""
+    found = Run.objects.filter(chore=chore, **({"state": state} if state else {}))
+    return list(found.order_by("pk"))
+
+
+def wait_for_run(chore: int, number: int = 1, *, within: float = PATIENCE) -> Run:
+    """Wait until a row's handlers were called for the nth time."""
+    found = eventually(
+        lambda: list(Run.objects.filter(chore=chore).order_by("pk")[number - 1 : number]),
+        f"run {number} of chore {chore}",
+        within=within,
+    )
+    return found[0]
+
+
+def check_invariants(*, moves: int | None = None, terminal: bool = False, released: bool = False) -> None:
+    """Check all that holds at any time, and what is to hold at the end.
+
+    I1: no token ran twice. I2: every chain is unbroken and ends in its row's status, with as many records as moves, and
+    no number twice. I4, I6: nothing but declared moves, so nothing out of a terminal state.
+
+    :param moves: how many moves were made in all.
+    :param terminal: that every row is in a terminal state (I3: none was lost).
+    :param released: that no lease is held (I8).
+    """
+    findings = [f"pk={found.pk} {found.code}: {found.what}" for found in Verifier(Chore.states).findings()]
+    assert findings == [], findings[:10]
+    records: Any = Chore.states.transition_model.objects
+    assert not records.filter(metadata__forced=True).exists()
+    twice = records.order_by().values("instance", "sequence").annotate(number=Count("pk")).filter(number__gt=1)
+    assert list(twice) == []
+    ran_twice = Run.objects.values("chore", "token").annotate(number=Count("pk")).filter(number__gt=1)
+    assert list(ran_twice) == [], "one claim, two calls of the handler"
+    if moves is not None:
+        assert records.count() == moves
+    if terminal:
+        left = Chore.objects.exclude(status__in=[DONE, FAILED])
+        assert not left.exists(), f"{left.count()} of {tally()}"
+    if released:
+        held = Chore.objects.exclude(status_lease_owner="", status_lease_expires_at=None)
+        assert list(held.values("pk", "status", "status_lease_owner", "status_lease_expires_at")[:5]) == []
+
+
+def backends(role: str) -> list[int]:
+    """Return the ids of the server's processes that serve a role of the workers: claimer, committer or heartbeat."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s",
+            [f"statemachine_worker {role}"],
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
+def seed() -> int:
+    """Return the seed of this run: `SMF_SEED`, or a new one."""
+    if "SMF_SEED" not in os.environ:
+        os.environ["SMF_SEED"] = str(random.SystemRandom().randrange(1_000_000))
+    return int(os.environ["SMF_SEED"])
+
+
+def is_long() -> bool:
+    """Say whether the long versions are to be run: `python -m tests.faults`."""
+    return os.environ.get("SMF_FAULTS") == "long"

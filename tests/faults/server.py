@@ -1,0 +1,144 @@
+"""A PostgreSQL that tests can stop and start again. What was committed survives, also a crash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.core.management import call_command
+from django.db import connections
+
+from tests import database_url, postgres
+from tests.server import Server, ServerError
+
+#: Runs a server whenever the file `up` is there, for the keeper, which takes a server that ends for the end of it all.
+AGAIN_AND_AGAIN = """
+    trap 'kill -QUIT "$pid" && wait "$pid"; exit 1' QUIT
+    while :; do
+        if [ -e "$0/up" ]; then "$@" & pid=$!; wait "$pid"; else sleep 0.02; fi
+    done"""
+
+#: `synchronous_commit`: with it off, a crash may lose what was committed. Nothing here crashes the machine, so that no
+#: write has to reach the disk.
+OPTIONS = {
+    **postgres.OPTIONS,
+    "synchronous_commit": "on",
+    "deadlock_timeout": "100ms",
+    "logging_collector": "on",
+    "log_filename": "postgres.log",
+    "log_min_messages": "warning",
+}
+
+#: The ways to stop, as `pg_ctl` calls them.
+MODES = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+SECONDS = 30
+TEMPLATE = "migrated"
+
+
+class PostgreSQL:
+    """One server, with a migrated database to copy from."""
+
+    def __init__(self) -> None:
+        programs = next((found for found in postgres.program_directories() if (found / "initdb").exists()), None)
+        if programs is None:
+            raise ServerError("No PostgreSQL found that could be stopped and started. See tests/postgres.py.")
+        self._server = Server("faults")
+        programs = postgres.reachable(programs, self._server)
+        self.directory = self._server.directory
+        self.data = self.directory / "data"
+        self.databases = 0
+        (self.directory / "up").touch()
+        settings = [f"--{name}={value}" for name, value in OPTIONS.items()]
+        server: list[str | Path] = [programs / "postgres", "-D", self.data, "-k", self.directory, *settings]
+        self._server.start(
+            setup=[programs / "initdb", "-D", self.data, *postgres.INITDB_OPTIONS],
+            server=["/bin/sh", "-c", AGAIN_AND_AGAIN, self.directory, *server],
+            ready=lambda: postgres.is_ready(self.data),
+        )
+        self._execute(f"CREATE DATABASE {TEMPLATE}")
+        with as_default(self.url(TEMPLATE)):
+            call_command("migrate", verbosity=0)
+
+    def url(self, name: str) -> str:
+        return f"postgresql://postgres@/{name}?host={self.directory}"
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """Make a database with all tables, use it as `default`, and yield its URL."""
+        self.databases += 1
+        name = f"faults_{self.databases}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        try:
+            with as_default(self.url(name)):
+                yield self.url(name)
+        finally:
+            if not self.is_up():
+                self.start()
+            self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def is_up(self) -> bool:
+        return (self.directory / "up").exists()
+
+    def stop(self, mode: str) -> None:
+        """Stop in good order and rather soon, or as in a crash; return when it is gone."""
+        connections["default"].close()
+        lock = self.data / "postmaster.pid"
+        pid = int(lock.read_text().split()[0])
+        (self.directory / "up").unlink()
+        os.kill(pid, MODES[mode])
+        deadline = time.monotonic() + SECONDS
+        while _is_alive(pid):
+            assert time.monotonic() < deadline, f"PostgreSQL did not stop within {SECONDS} s"
+            time.sleep(0.01)
+        lock.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        (self.directory / "up").touch()
+        deadline = time.monotonic() + SECONDS
+        while not postgres.is_ready(self.data):
+            assert time.monotonic() < deadline, f"PostgreSQL did not start within {SECONDS} s:\n{self.log()[-2000:]}"
+            time.sleep(0.01)
+
+    def restart(self, mode: str) -> None:
+        self.stop(mode)
+        self.start()
+
+    def log(self) -> str:
+        return (self.data / "log" / "postgres.log").read_text(errors="replace")
+
+    def end(self) -> None:
+        self._server.stop()
+
+    def _execute(self, statement: str) -> None:
+        with as_default(self.url("postgres")), connections["default"].cursor() as cursor:
+            cursor.execute(statement)
+
+
+@contextmanager
+def as_default(url: str) -> Iterator[None]:
+    """Let `default` be another database for a while, in every thread that has not used it yet."""
+    settings, connection = connections.settings["default"], connections["default"]
+    connections.settings["default"] = {**settings, **database_url.parse(url)}
+    connections["default"] = connections.create_connection("default")
+    try:
+        yield
+    finally:
+        connections["default"].close()
+        connections.settings["default"] = settings
+        connections["default"] = connection
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:  # it went just now, or the system has no /proc
+        return not Path("/proc/self").exists()
