@@ -40,6 +40,9 @@ PYTHON = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python
 #: What the suite runs on: the value of SMF_DB (see tests/settings.py), and the name for people.
 DATABASES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
+#: Two at a time, those that do harm to workers one after the other. With arguments of your own you see tests as they run.
+WHOLE_SUITE = ["-n", "2", "--dist", "loadgroup"]
+
 CHECKS = [
     ["ruff", "check"],
     ["ruff", "format", "--check"],
@@ -66,7 +69,7 @@ def test(arguments: list[str]) -> int:
     results = {}
     for database, title in DATABASES.items():
         print(f"\n### {title}", flush=True)
-        results[title] = Result.of_run(database, arguments)
+        results[title] = Result.of_run(database, arguments or WHOLE_SUITE)
     print("\n### Summary")
     for title, result in results.items():
         print(f"{title:<12} {result.counts()} in {result.seconds:.1f} s{result.remark}")

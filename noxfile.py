@@ -25,6 +25,9 @@ PAIRS = [
     ("3.13", "6.1"),
 ]
 
+#: What workers do under fault depends on processes, signals and PostgreSQL: `dev.py test` shows it once for all pairs.
+WHOLE_SUITE = ["-n", "2", "--ignore=tests/faults"]
+
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["tests", "lint"]
@@ -56,7 +59,7 @@ def tests(session: nox.Session, django: str) -> None:
     """Run the suite on PostgreSQL and on SQLite."""
     session.install("-e", ".[test]", f"Django~={django}.0")
     for database in ("postgresql", "sqlite"):
-        session.run("pytest", *session.posargs, env={"SMF_DB": database})
+        session.run("pytest", *(session.posargs or WHOLE_SUITE), env={"SMF_DB": database})
 
 
 @nox.session
@@ -65,7 +68,7 @@ def mariadb(session: nox.Session) -> None:
     if not shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"):
         session.skip("no mariadbd on this machine; on Debian: apt install --no-install-recommends mariadb-server")
     session.install("-e", ".[test]")
-    session.run("pytest", *session.posargs, env={"SMF_DB": "mariadb"})
+    session.run("pytest", *(session.posargs or WHOLE_SUITE), env={"SMF_DB": "mariadb"})
 
 
 @nox.session(venv_backend="none")

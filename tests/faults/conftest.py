@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,15 @@ from tests.faults import harness
 from tests.faults.server import PostgreSQL
 from tests.server import ServerError
 from tests.settings import SMF_DB
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """Keep these tests on one process of pytest-xdist: each wants the machine, and they share a server."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("faults"))
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,9 @@ MODES = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 SECONDS = 30
 TEMPLATE = "migrated"
 
+#: The tables that tests of faults use. Each test has a copy of them, and with all of the project's that takes a second.
+USED = "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call)(state|$))"
+
 
 class PostgreSQL:
     """One server, with a migrated database to copy from."""
@@ -63,6 +66,7 @@ class PostgreSQL:
         self._execute(f"CREATE DATABASE {TEMPLATE}")
         with as_default(self.url(TEMPLATE)):
             call_command("migrate", verbosity=0)
+            _drop_what_is_not_used()
 
     def url(self, name: str) -> str:
         return f"postgresql://postgres@/{name}?host={self.directory}"
@@ -117,6 +121,14 @@ class PostgreSQL:
     def _execute(self, statement: str) -> None:
         with as_default(self.url("postgres")), connections["default"].cursor() as cursor:
             cursor.execute(statement)
+
+
+def _drop_what_is_not_used() -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename !~ %s", [USED])
+        tables = ", ".join(f'"{name}"' for (name,) in cursor.fetchall())
+        cursor.execute(f"DROP TABLE {tables} CASCADE")
+        cursor.execute("VACUUM FULL")
 
 
 @contextmanager

@@ -231,9 +231,11 @@ class StateMachineAccessor(Generic[M]):
             new_status, reason=reason, metadata=metadata, update=update, record=record
         )
 
-    # Templates must not call these.
-    _verbs: tuple[Any, ...] = (transition_to, force_transition_to, atransition_to, aforce_transition_to)
-    _verbs += (run_at, release, resume, arun_at, arelease, aresume)
-    for _verb in _verbs:
-        _verb.alters_data = True
-    del _verb, _verbs
+
+def _hide_from_templates(*names: str) -> None:
+    for name in names:
+        getattr(StateMachineAccessor, name).alters_data = True
+        getattr(StateMachineAccessor, f"a{name}").alters_data = True
+
+
+_hide_from_templates("transition_to", "force_transition_to", "run_at", "release", "resume")

@@ -36,8 +36,13 @@ OWNER_LENGTH = 100
 class ClockColumn(MachineColumn):
     """A column that a new row has at its default, whatever the instance holds."""
 
-    db_returning = False  # what we wrote needs no reading back
     remedy = TIMED
+    #: Whether the database computes what is inserted, so that Django has to read it back.
+    is_computed = False
+
+    @property
+    def db_returning(self) -> bool:
+        return self.is_computed
 
     def initial_value(self, instance: models.Model) -> Any:
         value = self.get_default()
@@ -48,7 +53,7 @@ class ClockColumn(MachineColumn):
 class NextAtField(ClockColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
     """When the row is due, by the database's clock; null while nothing is to be done with it."""
 
-    db_returning = True  # the database computes it
+    is_computed = True
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None or not add:

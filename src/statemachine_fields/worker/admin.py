@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.contrib import admin
+from django.utils.translation import gettext_lazy as _
 
 from statemachine_fields.worker.models import RunStatistics
 
@@ -27,7 +28,7 @@ class RunStatisticsAdmin(StatisticsAdmin):
     list_filter = ["period", "machine", "state"]
     ordering = ["-period", "machine", "state"]
 
-    @admin.display(description=RunStatistics._meta.get_field("seconds").verbose_name, ordering="seconds")
+    @admin.display(description=_("seconds in handlers"), ordering="seconds")
     def seconds_in_handlers(self, statistics: RunStatistics) -> str:
         return f"{statistics.seconds:,.1f}"
 
