@@ -266,9 +266,14 @@ def failures(mutation: Mutation, *, all_of_them: bool = False) -> list[str]:
         if not all_of_them:
             command.append("--exitfirst")
         ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if ran.returncode not in (0, 1):
-        raise RuntimeError(f"{mutation.name}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ran.stdout, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ran.stdout, re.MULTILINE)
+    # What proves nothing must not look like a result: tests that did not run, or failed without a name.
+    passed = ran.returncode == 0 and " passed" in ran.stdout
+    if not (passed and not failed) and not (ran.returncode == 1 and failed):
+        raise RuntimeError(f"{mutation.name}: exit code {ran.returncode}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    if not failed:
+        print(f"{mutation.name}: {ran.stdout.strip().splitlines()[-1]}", file=sys.stderr)
+    return failed
 
 
 def row_of(mutation: Mutation, failed: list[str]) -> str:

@@ -36,13 +36,11 @@ LONG = Storm(rows=10_000, handler=0.1, seconds=60, pause=(1.0, 1.0), share=0.5)
 @pytest.mark.parametrize("storm", [SHORT, LONG] if is_long() else [SHORT], ids=lambda storm: f"{storm.rows} rows")
 def test_a_storm_of_kills(start_worker, chance, storm, capsys):
     """#4: kill -9 of any process, worker or supervisor, all the time. I1, I2, I3, I4, I6, and I8 in the end."""
-    # With the usual five, a row may be given up that was only unlucky, which is what the limit is for.
-    options = {"settings": {"MAX_CRASHES": 1000}}
     handlers = ["NEW", "DOING"]
     create_chores(
         storm.rows, script=lambda _: {state: {"sleep": chance.uniform(0, storm.handler)} for state in handlers} | MARKED
     )
-    workers = [start_worker("--processes", "2", **options) for _ in range(WORKERS)]
+    workers = [start_worker("--processes", "2") for _ in range(WORKERS)]
     eventually(Chore.states.transition_model.objects.exists, "work is under way")
     began = time.monotonic()
     killed = supervisors = 0
@@ -55,7 +53,7 @@ def test_a_storm_of_kills(start_worker, chance, storm, capsys):
             killed += 1
             if pid == worker.pid:  # its processes go on for a moment, beside those of the next
                 supervisors += 1
-                workers[place] = start_worker("--processes", "2", **options)
+                workers[place] = start_worker("--processes", "2")
     stormed = time.monotonic() - began
     left = Chore.objects.exclude(status="DONE").count()
     wait_until_all("DONE", within=120)
