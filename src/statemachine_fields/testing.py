@@ -18,8 +18,8 @@ from django.db import models
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
 from statemachine_fields.machine.questions import StatementClock
+from statemachine_fields.management.machines import machines_of
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
@@ -221,7 +221,7 @@ def _machines(given: Iterable[type[models.Model] | BoundMachine[Any]]) -> list[B
         if isinstance(each, BoundMachine):
             found.append(each)
             continue
-        machines = [its.bound for its in declared_machines(each).values() if isinstance(its, BoundAttribute)]
+        machines = machines_of(each).values()
         found += [machine for machine in machines if machine.is_timed]
         if given and not any(machine.is_timed for machine in machines):
             raise StateMachineError(f"{each._meta.label} has no timed machine, so there is nothing to drain.")

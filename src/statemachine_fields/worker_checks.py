@@ -11,10 +11,10 @@ from django.db import connections, models, router
 
 from statemachine_fields.db.leases import is_served, leases_for
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
 from statemachine_fields.machine.handlers import unheard_handlers
 from statemachine_fields.machine.listeners import reasons_for_each_row
 from statemachine_fields.machine.policy import RETRY_AFTER
+from statemachine_fields.management.machines import machines_of
 
 
 # Many small projects run well on SQLite with the one worker process that it takes, so only those who ask how they would
@@ -27,8 +27,7 @@ def check_one_process(app_configs: Sequence[AppConfig] | None, **kwargs: Any) ->
 
 def timed_machines(app_configs: Sequence[AppConfig] | None) -> list[BoundMachine[Any]]:
     models_of = [config.get_models() for config in app_configs or apps.get_app_configs()]
-    declared = [its for models_ in models_of for model in models_ for its in declared_machines(model).values()]
-    machines = [its.bound for its in declared if isinstance(its, BoundAttribute)]
+    machines = [its for models_ in models_of for model in models_ for its in machines_of(model).values()]
     return list(dict.fromkeys(machine for machine in machines if machine.is_timed))
 
 

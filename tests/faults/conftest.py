@@ -10,7 +10,6 @@ import pytest
 
 from tests.faults import harness
 from tests.faults.server import PostgreSQL
-from tests.server import ServerError
 from tests.settings import SMF_DB
 
 HERE = Path(__file__).parent
@@ -29,10 +28,10 @@ def server(django_db_blocker):
     if SMF_DB != "postgresql":
         pytest.skip("faults of workers are tested on PostgreSQL, the database they are built for")
     with django_db_blocker.unblock():
-        try:
-            server = PostgreSQL()
-        except ServerError as error:
-            pytest.skip(str(error))
+        programs = PostgreSQL.programs()
+        if programs is None:
+            pytest.skip("the PostgreSQL of DATABASE_URL is not ours to stop and start, and there is no other")
+        server = PostgreSQL(programs)
         yield server
         server.end()
 

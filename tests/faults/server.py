@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from tests import database_url, postgres
-from tests.server import Server, ServerError
+from tests.server import Server
 
 #: Runs a server whenever the file `up` is there, for the keeper, which takes a server that ends for the end of it all.
 AGAIN_AND_AGAIN = """
@@ -46,10 +46,12 @@ USED = "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|
 class PostgreSQL:
     """One server, with a migrated database to copy from."""
 
-    def __init__(self) -> None:
-        programs = next((found for found in postgres.program_directories() if (found / "initdb").exists()), None)
-        if programs is None:
-            raise ServerError("No PostgreSQL found that could be stopped and started. See tests/postgres.py.")
+    @staticmethod
+    def programs() -> Path | None:
+        """Return where there is a PostgreSQL to start."""
+        return next((found for found in postgres.program_directories() if (found / "initdb").exists()), None)
+
+    def __init__(self, programs: Path) -> None:
         self._server = Server("faults")
         programs = postgres.reachable(programs, self._server)
         self.directory = self._server.directory

@@ -8,37 +8,16 @@ import random
 import threading
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, transaction
 
 from lab.models import Parcel, Stamped
 from statemachine_fields import ConcurrentTransition, InvalidStateTransition, UnknownState
+from tests.together import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 POSTGRESQL = connection.vendor == "postgresql"
 only_postgresql = pytest.mark.skipif(not POSTGRESQL, reason="written in PostgreSQL's terms")
-
-
-def together(*programs):
-    """Run programs at the same moment, each with a connection of its own; return what each gave or raised."""
-    barrier = threading.Barrier(len(programs))
-    results = [None] * len(programs)
-
-    def run(number, program):
-        try:
-            barrier.wait(10)
-            results[number] = program()
-        except Exception as error:  # noqa: BLE001 - the caller looks at it
-            results[number] = error
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(programs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 class TestExpected:

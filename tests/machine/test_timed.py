@@ -6,7 +6,6 @@ import copy
 import datetime
 import json
 import pickle
-import threading
 import zoneinfo
 
 import pytest
@@ -36,6 +35,7 @@ from statemachine_fields.exceptions import RowLeased
 from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import lanes_of
+from tests.together import together
 
 pytestmark = pytest.mark.django_db
 
@@ -758,26 +758,6 @@ class TestCost:
 
 @pytest.mark.django_db(transaction=True)
 class TestRaces:
-    def together(self, *programs):
-        """Run programs at the same moment, each with a connection of its own; return what each gave or raised."""
-        barrier, results = threading.Barrier(len(programs)), [None] * len(programs)
-
-        def run(number, program):
-            try:
-                barrier.wait(10)
-                results[number] = program()
-            except Exception as error:  # noqa: BLE001 - the caller looks at it
-                results[number] = error
-            finally:
-                connections.close_all()
-
-        threads = [threading.Thread(target=run, args=item) for item in enumerate(programs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        return results
-
     def claim(self):
         [lane] = lanes_of([Chore.states])
         return len(Claimer("worker-1", 60).claim(lane, 1))
@@ -787,7 +767,7 @@ class TestRaces:
             Chore.objects.all().delete()
             row = Chore.objects.create()
             later = in_seconds(3600)
-            claimed, told = self.together(self.claim, lambda row=row, later=later: row.states.run_at(later))
+            claimed, told = together(self.claim, lambda row=row, later=later: row.states.run_at(later))
             clock = clock_of(row)
             if claimed == 1 and isinstance(told, RowLeased):
                 assert clock["next_at"] != later
@@ -800,7 +780,7 @@ class TestRaces:
             row = Chore.objects.create()
             token = lease(row).token
             both = [Chore.objects.get(), Chore.objects.get()]
-            assert sorted(self.together(*[each.states.release for each in both])) == [False, True]
+            assert sorted(together(*[each.states.release for each in both])) == [False, True]
             assert clock_of(row)["lease_token"] == token + 1
 
     def test_of_a_release_and_a_move_the_move_stands(self):
@@ -809,7 +789,7 @@ class TestRaces:
             row = Chore.objects.create()
             lease(row)
             other = Chore.objects.get()
-            self.together(row.states.release, lambda other=other: other.states.transition_to("DONE"))
+            together(row.states.release, lambda other=other: other.states.transition_to("DONE"))
             stored = Chore.objects.get()
             assert stored.status == "DONE"
             assert (stored.status_lease_owner, stored.status_lease_expires_at) == ("", None)

@@ -8,9 +8,6 @@ from django.db import transaction
 from lab.models import Booking, Payment
 from statemachine_fields.worker import TryAgainLater
 from statemachine_fields.worker.atomic import run_atomic
-from statemachine_fields.worker.attempt import Attempts
-from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.events import Events
 from statemachine_fields.worker.outcomes import Kind
 from tests.worker.rows import (
     about,
@@ -29,21 +26,6 @@ from tests.worker.rows import (
 )
 
 pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
-
-
-@pytest.fixture
-def attempts():
-    return Attempts(max_crashes=5)
-
-
-@pytest.fixture
-def events():
-    return Events()
-
-
-@pytest.fixture
-def committer(attempts, events):
-    return Committer(attempts, events)
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from statemachine_fields.signals import (
 from statemachine_fields.worker import Move, commit
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.commit import Committer, ConnectionLost
-from statemachine_fields.worker.events import Events
 from statemachine_fields.worker.outcomes import Kind, Verdict
 from tests.worker.rows import (
     about,
@@ -44,21 +43,6 @@ from tests.worker.rows import (
 
 pytestmark = [pytest.mark.django_db, not_mariadb]
 really = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def attempts():
-    return Attempts(max_crashes=5)
-
-
-@pytest.fixture
-def events():
-    return Events()
-
-
-@pytest.fixture
-def committer(attempts, events):
-    return Committer(attempts, events)
 
 
 @pytest.fixture

@@ -81,10 +81,6 @@ class Leases(Protocol):
     #: Whether many processes can work side by side.
     is_shared: bool
 
-    def is_possible(self, connection: Any) -> bool:
-        """Say whether a worker can work here at all."""
-        ...
-
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
         """Lease due rows that are free or whose lease ran out, and count a crash where a lease was left open."""
         ...

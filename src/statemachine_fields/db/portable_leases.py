@@ -27,9 +27,6 @@ class PortableLeases:
 
     is_shared = False
 
-    def is_possible(self, connection: Any) -> bool:
-        return not connection.features.has_select_for_update  # those that have it need statements of their own
-
     def __init__(self) -> None:
         self._shapes: dict[tuple[Table, tuple[str, ...]], Shape] = {}
 

@@ -113,9 +113,6 @@ class PostgreSQLLeases:
 
     is_shared = True
 
-    def is_possible(self, connection: Any) -> bool:
-        return True
-
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
         times, text = _claim_text(table, wanted.fields, connection)
         rows = run(

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from statemachine_fields.worker.lanes import Lane
-
 #: A claim that was used up within this many seconds was too small; one that lasted longer than the other was too large.
 TOO_SOON, TOO_LATE = 0.5, 2.0
 #: Seconds between two looks for rows that were left behind, while there are none.
@@ -22,7 +20,6 @@ SUSPECTS_EVERY = 5.0
 class Appetite:
     """How much to claim of one lane."""
 
-    lane: Lane
     least: int
     most: int
     size: int = 0

@@ -60,8 +60,8 @@ class Events:
         for (state, what), number in counts.items():
             self.count(machine, state, what, number)
         for verdict in verdicts:
-            if verdict.kind is not Kind.MOVED or verdict.error:
-                _TELL.get(verdict.kind, _tell_nothing)(verdict)
+            if verdict.kind in _TELL and (verdict.kind is not Kind.MOVED or verdict.error):
+                _TELL[verdict.kind](verdict)
 
     def dropped(self, verdict: Verdict) -> None:
         verdict.is_told = True
@@ -83,50 +83,32 @@ class Events:
         logger.error("%s: its %s cannot be written.", verdict.lease.label, verdict.words, exc_info=error)
 
 
-def _tell_failure(verdict: Verdict) -> None:
+def _log(level: int, verdict: Verdict, text: str, *facts: object) -> None:
+    """Log what became of a row: the text starts with the row and its state, and ends with what went wrong."""
     lease = verdict.lease
-    logger.warning(
-        "%s failed in state %r, attempt %d; next try in %.0f s. %s",
-        lease.label,
-        lease.status,
-        verdict.failures,
-        verdict.delay or 0.0,
-        verdict.error,
-        exc_info=verdict.exception,
-    )
-    _send(handler_failed, verdict, error=verdict.error, failures=verdict.failures, exception=verdict.exception)
+    logger.log(level, text, lease.label, lease.status, *facts, verdict.error, exc_info=verdict.exception)
+
+
+def _tell_failure(verdict: Verdict) -> None:
+    text = "%s failed in state %r, attempt %d; next try in %.0f s. %s"
+    _log(logging.WARNING, verdict, text, verdict.failures, verdict.delay or 0.0)
+    _send_failure(verdict)
 
 
 def _tell_move(verdict: Verdict) -> None:
     """Tell of a move that was made because the row failed for good."""
-    lease = verdict.lease
-    logger.error(
-        "%s failed in state %r for good and was moved to %r. %s",
-        lease.label,
-        lease.status,
-        verdict.to_status,
-        verdict.error,
-        exc_info=verdict.exception,
-    )
-    _send(handler_failed, verdict, error=verdict.error, failures=verdict.failures, exception=verdict.exception)
+    _log(logging.ERROR, verdict, "%s failed in state %r for good and was moved to %r. %s", verdict.to_status)
+    _send_failure(verdict)
 
 
 def _tell_parked(verdict: Verdict) -> None:
-    lease = verdict.lease
-    logger.error(
-        "%s is parked in state %r until somebody calls resume() or moves it. %s",
-        lease.label,
-        lease.status,
-        verdict.error,
-        exc_info=verdict.exception,
-    )
+    _log(logging.ERROR, verdict, "%s is parked in state %r until somebody calls resume() or moves it. %s")
     _send(row_parked, verdict, error=verdict.error)
 
 
 def _tell_released(verdict: Verdict) -> None:
     if verdict.error:
-        lease = verdict.lease
-        logger.warning("%s was given back in state %r. %s", lease.label, lease.status, verdict.error)
+        _log(logging.WARNING, verdict, "%s was given back in state %r. %s")
 
 
 def _tell_deleted(verdict: Verdict) -> None:
@@ -139,18 +121,7 @@ def _tell_deleted(verdict: Verdict) -> None:
 
 def _tell_itself(verdict: Verdict) -> None:
     if verdict.error:
-        lease = verdict.lease
-        logger.warning(
-            "%s: its handler moved it from %r and then raised. The move stands. %s",
-            lease.label,
-            lease.status,
-            verdict.error,
-            exc_info=verdict.exception,
-        )
-
-
-def _tell_nothing(verdict: Verdict) -> None:
-    pass
+        _log(logging.WARNING, verdict, "%s: its handler moved it from %r and then raised. The move stands. %s")
 
 
 _TELL = {
@@ -161,6 +132,11 @@ _TELL = {
     Kind.DELETED: _tell_deleted,
     Kind.SETTLED_ITSELF: _tell_itself,
 }
+
+
+def _send_failure(verdict: Verdict) -> None:
+    facts = {"error": verdict.error, "failures": verdict.failures, "exception": verdict.exception}
+    _send(handler_failed, verdict, **facts)
 
 
 def _send(signal: Signal, verdict: Verdict, **facts: Any) -> None:

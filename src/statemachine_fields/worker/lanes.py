@@ -44,6 +44,11 @@ class Lane:
         return [clock.priority for clock in self.clocks.values()]
 
     @cached_property
+    def is_async(self) -> bool:
+        """Whether a handler of the lane wants an event loop."""
+        return any(clock.handler is not None and clock.handler.is_async for clock in self.clocks.values())
+
+    @cached_property
     def plain_moves(self) -> dict[str, dict[str, float | None]]:
         """The moves that are legal and that no guard is asked about: when a row is due that has made one."""
         if self.bound.guards:

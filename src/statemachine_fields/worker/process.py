@@ -10,12 +10,15 @@ import select
 import signal
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import django
 from django.db import DatabaseError, InterfaceError, connections
 
 from statemachine_fields.worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from statemachine_fields.worker.runner import Runner
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -99,24 +102,20 @@ class _Signals:
         self.stop.set()
 
 
-def recover(runner: Any, predecessor: str) -> None:
+def recover(runner: Runner, predecessor: str) -> None:
     """Take back at once what a process held that our supervisor knows to be dead."""
-    for bound, using in {(lane.bound, lane.using) for lane in runner.lanes}:
-        connection = connections[using]
-        states = [state for lane in runner.lanes if lane.bound is bound for state in lane.states]
+    for lane in runner.lanes:
         try:
-            rows = next(lane for lane in runner.lanes if lane.bound is bound).leases.recover(
-                connection, bound.table, states, predecessor
-            )
+            rows = lane.leases.recover(lane.connection, lane.bound.table, lane.states, predecessor)
         except (DatabaseError, InterfaceError) as error:
             logger.warning("What %s held cannot be taken back now; its leases will run out. %s", predecessor, error)
-            connection.close()
+            lane.connection.close()
             continue
         if rows:
-            logger.warning("Took back %d rows of %s from %s, which died.", rows, bound, predecessor)
+            logger.warning("Took back %d rows of %s from %s, which died.", rows, lane, predecessor)
 
 
-def _look_at_clocks(runner: Any) -> None:
+def _look_at_clocks(runner: Runner) -> None:
     """Say so if rows wait that no longer should, or should and do not: the policy in the code has changed."""
     from statemachine_fields.machine.reschedule import mismatches
 
@@ -137,7 +136,7 @@ def _look_at_clocks(runner: Any) -> None:
         connections.close_all()
 
 
-def _write_last_statistics(runner: Any) -> None:
+def _write_last_statistics(runner: Runner) -> None:
     from statemachine_fields.worker.statistics import write_statistics
 
     write_statistics(runner.events)

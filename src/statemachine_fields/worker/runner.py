@@ -1,7 +1,7 @@
 """One worker process: claims, runs and writes, each in threads of its own, until it is told to stop.
 
 The claimer keeps a little work ahead, on its own connection. Threads run handlers. The committer writes what came of
-them, many at once. The heartbeat extends leases, whatever the others are doing, and stops handlers whose time is up.
+them, many at once. Beside it, the heartbeat extends leases, and the watch stops handlers whose time is up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Runner:
         self.committer = Committer(self.attempts, self.events)
         self.buffer = Buffer(lanes, options.queues)
         self.outbox = Outbox(options.batch_size)
-        self.appetites = {lane: Appetite(lane, self._at_once(lane), options.batch_size) for lane in lanes}
+        self.appetites = {lane: Appetite(self._at_once(lane), options.batch_size) for lane in lanes}
         #: Every row we have a lease for: waiting, running, or done and not yet written.
         self.held: set[Lease] = set()
         #: Those whose handlers run.
@@ -64,22 +64,16 @@ class Runner:
         self._written = threading.Event()
         self._coroutines = threading.BoundedSemaphore(options.coroutines)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads: list[threading.Thread] = []
         self.buffer.on_idle = self.outbox.flush
         self.buffer.on_low = self._on_low
 
     def _at_once(self, lane: Lane) -> int:
         """Return how many rows of a lane can run at the same time."""
-        is_async = any(clock.handler is not None and clock.handler.is_async for clock in lane.clocks.values())
-        most = self.options.coroutines if is_async else self.options.threads
+        most = self.options.coroutines if lane.is_async else self.options.threads
         return min(most, self.options.queues.get(lane.queue) or most)
 
     def start(self) -> None:
-        if any(
-            clock.handler is not None and clock.handler.is_async
-            for lane in self.lanes
-            for clock in lane.clocks.values()
-        ):
+        if any(lane.is_async for lane in self.lanes):
             self._loop = asyncio.new_event_loop()
             self._start("loop", self._loop.run_forever)
         for number in range(self.options.threads):
@@ -98,9 +92,7 @@ class Runner:
             finally:
                 close_connections()
 
-        thread = threading.Thread(target=run, name=f"statemachine {role}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        threading.Thread(target=run, name=f"statemachine {role}", daemon=True).start()
 
     # Claiming.
 

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -60,9 +59,8 @@ class Child:
 class Supervisor:
     """Keeps a number of worker processes running."""
 
-    def __init__(self, options: WorkerOptions, on_status: Callable[[str], None] | None = None) -> None:
+    def __init__(self, options: WorkerOptions) -> None:
         self.options = options
-        self.on_status = on_status or (lambda line: logger.info("%s", line))
         # The parent has no threads, so forking is safe, and quick; where the system says otherwise, start afresh.
         self.context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.children: list[Child] = []
@@ -184,8 +182,9 @@ class Supervisor:
         for child in self.children:
             if was_away:  # it was us who did not listen: somebody stopped the supervisor, or the whole host
                 child.heard_at = now
-            if now - child.heard_at > max(SILENCE, self.options.lease_seconds / 2):
-                logger.error("Worker process %d has been silent for %.0f s and is killed.", child.pid, SILENCE)
+            silent = now - child.heard_at
+            if silent > max(SILENCE, self.options.lease_seconds / 2):
+                logger.error("Worker process %d has been silent for %.0f s and is killed.", child.pid, silent)
                 child.heard_at = now
                 child.process.kill()
         if self.is_stopping and now - self.told_at > TELL_AGAIN_AFTER:
@@ -249,10 +248,8 @@ class Supervisor:
         counts += [f"{total[what]:,.0f} {what}" for what in SHOWN if total[what]]
         running = sum(child.running for child in self.children)
         held = sum(child.held for child in self.children)
-        self.on_status(
-            f"{len(self.children)} process{'' if len(self.children) == 1 else 'es'} · {' · '.join(counts)} · "
-            f"{running:,} running, {held:,} held"
-        )
+        processes = f"{len(self.children)} process{'' if len(self.children) == 1 else 'es'}"
+        logger.info("%s", " · ".join([processes, *counts, f"{running:,} running, {held:,} held"]))
 
 
 #: The counts of the status line besides the moves.

@@ -12,8 +12,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from statemachine_fields.db.leases import leases_for
+from statemachine_fields.db.leases import is_served, leases_for
 from statemachine_fields.machine.policy import is_queue_name
+from statemachine_fields.management.arguments import add_labels, at_least
 from statemachine_fields.worker.lanes import lanes_of
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.selection import select_machines
@@ -31,24 +32,19 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "labels",
-            nargs="*",
-            metavar="LABEL",
-            help="What to serve: app, app.Model or app.Model.accessor. Every timed machine of the project if not given.",
-        )
+        add_labels(parser, "serve", "timed machine")
         parser.add_argument(
             "--exclude", action="append", default=[], metavar="LABEL", help="What not to serve. May be repeated."
         )
         parser.add_argument(
-            "--processes", type=_at_least(1), default=1, metavar="N", help="Worker processes to run. Default: 1."
+            "--processes", type=at_least(1), default=1, metavar="N", help="Worker processes to run. Default: 1."
         )
         parser.add_argument(
-            "--threads", type=_at_least(1), default=4, metavar="N", help="Handlers at once in each. Default: 4."
+            "--threads", type=at_least(1), default=4, metavar="N", help="Handlers at once in each. Default: 4."
         )
         parser.add_argument(
             "--coroutines",
-            type=_at_least(1),
+            type=at_least(1),
             default=100,
             metavar="N",
             help="Handlers at once in each process that are async. Default: 100.",
@@ -69,7 +65,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--max-rows",
-            type=_at_least(1),
+            type=at_least(1),
             default=0,
             metavar="N",
             help="Replace a process after it has taken so many rows, if handlers leak memory.",
@@ -121,7 +117,7 @@ class Command(BaseCommand):
     def _refuse_what_the_database_cannot(self, lanes: list[Any], processes: int) -> None:
         for using in {lane.using for lane in lanes}:
             connection = connections[using]
-            if not leases_for(connection).is_possible(connection):
+            if not is_served(connection):
                 raise CommandError(
                     f"Database {using!r} is {connection.display_name}, on which there is no worker yet. Move the models to "
                     "PostgreSQL, or move the rows yourself with transition_to()."
@@ -162,17 +158,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         return json.dumps(said, ensure_ascii=False)
-
-
-def _at_least(lowest: int) -> Any:
-    def read(text: str) -> int:
-        number = int(text)
-        if number < lowest:
-            raise ArgumentTypeError(f"must be at least {lowest}")
-        return number
-
-    read.__name__ = "number"  # argparse: "invalid number value: 'x'"
-    return read
 
 
 def _seconds(text: str) -> float:
