@@ -193,7 +193,7 @@ class Supervisor:
     def _stop(self, reason: str) -> None:
         self.is_stopping = True
         self.starts.clear()
-        logger.info("The worker stops: %s. It waits for running handlers; a second signal ends it now.", reason)
+        logger.info("The worker stops: %s. It waits for running handlers; two signals end it now.", reason)
         self._tell_to_stop()
 
     def _tell_to_stop(self) -> None:
