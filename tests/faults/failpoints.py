@@ -48,7 +48,7 @@ def set_up(
 ) -> None:
     """Wrap the calls that are named.
 
-    :param pause: how many times to wait, by point: a call, and `before` or `after`.
+    :param pause: how many times to wait, by point: a call, and `before` or `after`; `empty` after a claim that found nothing.
     :param off: calls that are not made at all.
     :param lose: how many times the connection breaks after a call was done by the database, by call.
     :param constants: values for constants, by module of the worker and name, as in `supervisor.SILENCE`.
@@ -81,8 +81,8 @@ def _wrapped(
             return None
         _pause(here, f"{call}.before", pause)
         result = function(*args, **kwargs)
-        if call != "claim" or result:  # most claims find nothing
-            _pause(here, f"{call}.after", pause)
+        is_empty = call == "claim" and not result  # as most claims are
+        _pause(here, f"{call}.empty" if is_empty else f"{call}.after", pause)
         if call in lose and _hit(here, f"{call}.lose", lose[call]):
             _break(args[1])
         return result

@@ -93,3 +93,18 @@ def test_a_supervisor_that_does_not_listen_does_not_hold_up_its_processes(start_
     eventually(lambda: not Chore.objects.filter(pk__in=late).exclude(status="DONE").exists(), "it works on")
     assert worker.terminate() == 0
     check_invariants(released=True)
+
+
+def test_once_does_not_end_before_it_has_looked_again_at_what_was_written_meanwhile(start_worker):
+    """A claim finds nothing because the row is held; the row moves on, and is due again before the worker asks itself
+    whether it is done."""
+    create_chores(1)
+    worker = start_worker("--once", pause={"handler.before": 1, "claim.empty": 1})
+    worker.paused_at("handler.before")
+    worker.paused_at("claim.empty")
+    worker.go("handler.before")
+    eventually(lambda: Chore.states.due().filter(status="DOING").exists(), "the row moved on")
+    worker.go("claim.empty")
+    assert worker.wait() == 0
+    assert Chore.objects.get().status == "DONE"
+    check_invariants(moves=2, terminal=True, released=True)

@@ -104,6 +104,7 @@ class Runner:
         while not self.stopping.is_set():
             self._wake.clear()
             first += 1
+            was_done = self._is_done()  # before we look: what is written meanwhile may be due again
             try:
                 got = sum(self._claim_lane(lane) for lane in self._in_turn(first))
             except (DatabaseError, InterfaceError) as error:
@@ -112,7 +113,7 @@ class Runner:
             patience.over()
             if self.options.max_rows and self.claimed_rows >= self.options.max_rows:
                 self.recycle(f"it has taken {self.claimed_rows} rows")
-            elif not got and self.options.once and self._is_done():
+            elif not got and self.options.once and was_done:
                 self.is_drained.set()
                 return
             if not any(self._is_hungry(lane) for lane in self.lanes):
