@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 from django.core import checks
 from django.db import models
 from django.test.utils import isolate_apps, override_settings
 
-from statemachine_fields import StateMachine
+from statemachine_fields import StateMachine, Transition
 from statemachine_fields import checks as our_checks
 from statemachine_fields.machine.descriptor import declared_machines
 
 
-def machine(edges: dict[str, list[str]] | None = None, **options) -> StateMachine:
+def machine(edges: dict[str, list[Any]] | None = None, **options) -> StateMachine:
     edges = {"A": ["B"]} if edges is None else edges
-    states = dict.fromkeys(["A", *edges, *(target for targets in edges.values() for target in targets)])
+    named = [getattr(target, "to", target) for targets in edges.values() for target in targets]
+    states = dict.fromkeys(["A", *edges, *named])
     return StateMachine([(state, state.title()) for state in states], "A", edges, **options)
 
 
@@ -73,6 +75,29 @@ def test_wrong_settings_are_told_before_the_first_move():
         (error,) = our_checks.wrong_settings()
         assert error in our_checks.check_machines(None)
     assert error.msg == "STATEMACHINE_FIELDS['PREPARE'] must be True, False or 'auto', got 'always'."
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("shop.forms.Nothing", 'Module "shop.forms" does not define a "Nothing" attribute/class'),
+        ("nowhere.Form", "No module named 'nowhere'"),
+        ("shop.forms.forms", "is not a form class."),
+        (dict, "<class 'dict'> is not a form class."),
+    ],
+)
+@isolate_apps("lab")
+def test_forms_that_cannot_be_used(form, said):
+    class Order(models.Model):
+        states = machine({"A": [Transition("B", form=form)]})
+
+        class Meta:
+            app_label = "lab"
+
+    (error,) = problems(Order)
+    assert error.id == "statemachine_fields.E005"
+    assert error.msg.startswith("The form of the transition from 'A' to 'B' in 'states' cannot be used: ")
+    assert said in error.msg
 
 
 class TestColumnTaken:

@@ -18,6 +18,7 @@ from django.db import models
 from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
+from statemachine_fields.machine.forms import form_class
 from statemachine_fields.worker_checks import check_timed, handlers_never_called, worker_not_installed
 
 
@@ -50,6 +51,7 @@ def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
     yield from trap_states(bound)
     yield from same_but_for_case(bound)
     yield from same_label(bound)
+    yield from wrong_forms(bound)
     yield from check_timed(bound)
 
 
@@ -137,6 +139,19 @@ def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
             obj=bound.model,
             id="statemachine_fields.W004",
         )
+
+
+def wrong_forms(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
+    for (source, target), transition in bound.graph.details.items():
+        try:
+            form_class(transition)
+        except (ImportError, TypeError) as error:
+            yield checks.Error(
+                f"The form of the transition from {source!r} to {target!r} in {bound.accessor!r} cannot be used: {error}",
+                hint="Name a class that derives from django.forms.Form or ModelForm, or its dotted path.",
+                obj=bound.model,
+                id="statemachine_fields.E005",
+            )
 
 
 def _sharing(states: Iterable[str], key: Any) -> list[str]:

@@ -18,8 +18,8 @@ from django.db import models
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.questions import StatementClock
-from statemachine_fields.management.machines import machines_of
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer

@@ -11,10 +11,10 @@ from django.db import connections, models, router
 
 from statemachine_fields.db.leases import is_served, leases_for
 from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.handlers import unheard_handlers
 from statemachine_fields.machine.listeners import reasons_for_each_row
 from statemachine_fields.machine.policy import RETRY_AFTER
-from statemachine_fields.management.machines import machines_of
 
 
 # Many small projects run well on SQLite with the one worker process that it takes, so only those who ask how they would

@@ -98,6 +98,16 @@ class TestMoving:
             Stamped.states.bulk_transition(rows(1), "DONE")
         assert Stamped.objects.get().states.history.get().metadata == {"actor": "cron"}
 
+    def test_the_user_is_recorded_in_as_few_statements(self, django_user_model, django_assert_num_queries):
+        user = django_user_model.objects.create_superuser("ada")
+        queryset = rows(3)
+        with CaptureQueriesContext(connection) as without:
+            Stamped.states.bulk_transition(queryset.filter(name="0"), "DONE")
+        with django_assert_num_queries(len(without)):
+            assert Stamped.states.bulk_transition(queryset, "DONE", {"why": "x"}, user=user).moved == 2
+        records = Stamped.states.transition_model.objects.filter(metadata__why="x")
+        assert [record.metadata["actor"]["text"] for record in records] == ["ada", "ada"]
+
     def test_under_an_event_loop(self, transactional_db):
         rows(3)
 
@@ -193,6 +203,19 @@ class TestOneByOne:
         result = Document.states.bulk_transition(Document.objects.all(), "REVIEW")
         assert (result.moved, result.refusals) == (1, [Refusal(empty.pk, "DRAFT", "There is no text.")])
 
+    def test_permissions_that_depend_on_the_row_are_asked_of_each(self, django_user_model):
+        user = django_user_model.objects.create_user("ada")
+        own, other = (Document.objects.create(words=3, author=author) for author in ("ada", "bob"))
+        result = Document.states.bulk_transition(Document.objects.all(), "REVIEW", user=user)
+        assert result.moved == 1
+        assert result.refusals == [Refusal(other.pk, "DRAFT", "You do not have the permission for this move.")]
+        assert own.states.history.get().metadata["actor"]["text"] == "ada"
+
+    def test_a_permission_that_the_user_lacks_refuses_all(self, django_user_model):
+        user = django_user_model.objects.create_user("ada")
+        Document.objects.create(words=3, status="REVIEW")
+        assert Document.states.bulk_transition(Document.objects.all(), "PUBLISHED", user=user).refused == 1
+
     def test_own_saves_run(self):
         Hooked.objects.create()
         assert Hooked.states.bulk_transition(Hooked.objects.all(), "DONE").moved == 1
@@ -216,6 +239,13 @@ class TestOneByOne:
         Reasoned.objects.create()
         assert Reasoned.states.bulk_transition(Reasoned.objects.all(), "DONE").moved == 1
         assert Reasoned.objects.get().states.history.get().reason == "none given"
+
+    def test_fields_of_a_transition_base_get_what_is_given(self):
+        Reasoned.objects.create()
+        Reasoned.states.bulk_transition(Reasoned.objects.all(), "DONE", record={"reason": "it was time"})
+        assert Reasoned.objects.get().states.history.get().reason == "it was time"
+        with pytest.raises(TypeError, match="record= names reson"):
+            Reasoned.states.bulk_transition(Reasoned.objects.all(), "DONE", record={"reson": "x"})
 
     def test_what_may_not_move_is_refused(self):
         hooked = Hooked.objects.create(status="DONE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 
 import pytest
 from django.db import models
@@ -10,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine_fields import State, StateMachine
+from statemachine_fields import State, StateMachine, Transition
 from statemachine_fields.machine.graph import StateGraph, build_graph
 
 PAIRS = [("A", "Aa"), ("B", "Bb")]
@@ -179,3 +180,16 @@ def test_every_state_is_terminal_or_has_targets_and_reachability_is_closed_under
     assert reached | set(built.unreachable_states()) == set(built.states)
     assert all(target in reached for state in reached for target in built.targets(state))
     assert not set(built.trap_states()) & set(built.terminal_states)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"confirm": 1}, "confirm must be True, or the question to ask, got 1."),
+        ({"confirm": None}, "confirm must be True, or the question to ask, got None."),
+        ({"form": 1}, "form must be a form class, or its dotted path, got 1."),
+    ],
+)
+def test_wrong_questions_are_refused(options, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Transition("B", **options)

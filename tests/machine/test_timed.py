@@ -495,6 +495,12 @@ class TestRunAt:
         assert (Chore.states.due().first() == chore) == (seconds <= 0)
         assert_as_stored(chore)
 
+    def test_makes_the_row_due_at_once_by_the_clock_of_the_database(self, chore, monkeypatch):
+        chore.states.run_at(in_seconds(3600))
+        monkeypatch.setattr("django.utils.timezone.now", lambda: pytest.fail("the program's clock"))
+        chore.states.run_at()
+        assert Chore.states.due().first() == chore
+
     def test_changes_nothing_else(self, chore):
         write(chore, failures=2, error="no luck")
         before = clock_of(chore)

@@ -158,8 +158,8 @@ class StateMachineAccessor(Generic[M]):
             forced=True,
         ).run()
 
-    def run_at(self, when: datetime.datetime) -> None:
-        """Make the row due at an instant, sooner or later than its policy says. For timed machines.
+    def run_at(self, when: datetime.datetime | None = None) -> None:
+        """Make the row due at an instant, sooner or later than its policy says; at once without one. For timed machines.
 
         :raises RowLeased: a worker is running the row. `StateMachineError` if nothing is ever due in its state.
         :raises RowMissing: the instance was never saved, or its row is gone.
@@ -177,7 +177,7 @@ class StateMachineAccessor(Generic[M]):
         """Put a parked row back on the clock, due at once and with all its tries before it; False if it is not parked."""
         return RowClock(self._bound, self._instance).resume()
 
-    async def arun_at(self, when: datetime.datetime) -> None:
+    async def arun_at(self, when: datetime.datetime | None = None) -> None:
         """As `run_at()`, without blocking the event loop."""
         await sync_to_async(self.run_at)(when)
 

@@ -110,7 +110,7 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
         return str(self.graph.states[state].label) if state in self.graph else state
 
     def diagram(self, format: str = "mermaid") -> str:
-        """Return a drawing of the machine as text: `mermaid`, `dot` or `markdown`, labels in the active language."""
+        """Return a drawing of the machine: `mermaid`, `dot`, `markdown` or `svg`, labels in the active language."""
         return draw(self.graph, format, title=str(self))
 
     def key_of(self, instance: models.Model) -> Any:
@@ -185,11 +185,11 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
         """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
         if not record:
             return {}
-        unknown = set(record) - self._record_fields
+        unknown = set(record) - self.record_fields
         if unknown:
             raise TypeError(
                 f"{self}: record= names {', '.join(sorted(unknown))}, but transition_base adds "
-                f"{', '.join(sorted(self._record_fields)) or 'nothing'}. Nothing was written."
+                f"{', '.join(sorted(self.record_fields)) or 'nothing'}. Nothing was written."
             )
         return dict(record)
 
@@ -202,7 +202,7 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
         return tuple(field for field in fields if not field.generated)
 
     @cached_property
-    def _record_fields(self) -> frozenset[str]:
+    def record_fields(self) -> frozenset[str]:
         return frozenset(field.name for field in self._extra_fields)
 
     def draft_record(
@@ -247,15 +247,20 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
         metadata: Mapping[str, Any] | None = None,
         *,
         batch_size: int = 5000,
+        record: Mapping[str, Any] | None = None,
+        user: Any = None,
     ) -> BulkResult:
         """Move every row of the queryset that may move, record each, and return how many did and which did not.
 
         Set-based: a constant number of statements for each batch, one transaction each, so an error keeps the batches
-        before it. Rows are locked in key order and judged by what they then hold. Guards, receivers, a `save()` of the
-        model's own, a `transition_base` and `auto_now` fields in a multi-table child's table make it go row by row.
-        Written are the machine's columns and `auto_now` fields.
+        before it. Rows are locked in key order and judged by what they then hold. Guards, permissions that depend on the
+        row, receivers, a `save()` of the model's own, a `transition_base` and `auto_now` fields in a multi-table child's
+        table make it go row by row. Written are the machine's columns and `auto_now` fields.
+
+        :param record: values for the fields that `transition_base` added to the audit table.
+        :param user: who moves the rows. Their permission is asked, and they are recorded as `actor`.
         """
-        return BulkTransitioner(self, queryset, to_status, metadata, batch_size).run()
+        return BulkTransitioner(self, queryset, to_status, metadata, batch_size, user, record).run()
 
     async def abulk_transition(
         self,
@@ -264,9 +269,13 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
         metadata: Mapping[str, Any] | None = None,
         *,
         batch_size: int = 5000,
+        record: Mapping[str, Any] | None = None,
+        user: Any = None,
     ) -> BulkResult:
         """As `bulk_transition()`, without blocking the event loop."""
-        return await sync_to_async(self.bulk_transition)(queryset, to_status, metadata, batch_size=batch_size)
+        return await sync_to_async(self.bulk_transition)(
+            queryset, to_status, metadata, batch_size=batch_size, record=record, user=user
+        )
 
     def record_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
         """Give each row that has no history its first record, and return how many got one.

@@ -18,7 +18,7 @@ from statemachine_fields.db.columns import Raised, Written
 from statemachine_fields.db.dialect import BulkMove, dialect_for
 from statemachine_fields.exceptions import InvalidStateTransition, RowMissing, UnknownState
 from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
-from statemachine_fields.machine.context import with_context
+from statemachine_fields.machine.context import with_actor, with_context
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import needs_each_row
@@ -63,6 +63,8 @@ class BulkTransitioner(Generic[M]):
         to_status: str,
         metadata: Mapping[str, Any] | None,
         batch_size: int,
+        user: Any = None,
+        record: Mapping[str, Any] | None = None,
     ) -> None:
         if to_status not in bound.graph:
             raise UnknownState(str(bound), to_status, list(bound.graph.states))
@@ -71,8 +73,10 @@ class BulkTransitioner(Generic[M]):
         self.model = self.batches.model
         self.to_status = plain(to_status)
         self.given = metadata
+        self.user = user
+        self.record = bound.read_record(record)
         read_metadata(metadata)
-        self.metadata = read_metadata(with_context(metadata or {}))
+        self.metadata = read_metadata(with_context(with_actor(metadata or {}, user)))
         self.using = self.batches.using
         self.connection = self.batches.connection
         self.dialect = dialect_for(self.connection)
@@ -96,9 +100,17 @@ class BulkTransitioner(Generic[M]):
     def _must_go_one_by_one(self) -> bool:
         return (
             bool(self.bound.guards)
+            or self._may_depend_on_the_row()
             or transition_rejected.has_listeners(self.bound.model)
             or needs_each_row(self.bound, self.model)
         )
+
+    def _may_depend_on_the_row(self) -> bool:
+        """Say whether the user may make some of the moves with some of the rows only."""
+        if self.user is None:
+            return False
+        asked = [self.bound.graph.transition(source, self.to_status).permission for source in self.sources]
+        return any(callable(each) or not self.user.has_perm(each) for each in asked if each is not None)
 
     def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> Done:
         shape = self.bound.shape(moves=True, records=True, updates=self._auto_now_columns)
@@ -151,7 +163,9 @@ class BulkTransitioner(Generic[M]):
             instances = list(rows)
             for instance in instances:
                 try:
-                    getattr(instance, self.bound.accessor).transition_to(self.to_status, self.given)
+                    getattr(instance, self.bound.accessor).transition_to(
+                        self.to_status, self.given, user=self.user, record=self.record
+                    )
                 except InvalidStateTransition as error:
                     reasons = [blocker.message for blocker in getattr(error, "blockers", ())]
                     reason = " ".join(reasons) or self._no_move_from(error.from_status)

@@ -37,6 +37,13 @@ def with_context(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in facts.items() if value is not None}, **metadata}
 
 
+def with_actor(metadata: Mapping[str, Any], user: Any) -> Mapping[str, Any]:
+    """Return metadata that says who moves the row, unless it says so itself."""
+    if user is None or "actor" in metadata or (actor := described(user)) is None:
+        return metadata
+    return {"actor": actor, **metadata}
+
+
 def described(value: Any) -> Any:
     """Return a fact as JSON can keep it."""
     if callable(value) and not isinstance(value, LazyObject | models.Model):

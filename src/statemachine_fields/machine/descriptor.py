@@ -264,6 +264,11 @@ def declared_machines(model: type[models.Model]) -> dict[str, StateMachine | Bou
     return found
 
 
+def machines_of(model: type[models.Model]) -> dict[str, BoundMachine[Any]]:
+    """Return the machines of a model by accessor, its own and those it inherits."""
+    return {name: found.bound for name, found in declared_machines(model).items() if isinstance(found, BoundAttribute)}
+
+
 def machine_of(declared: StateMachine | BoundAttribute) -> StateMachine:
     return declared if isinstance(declared, StateMachine) else declared.bound.machine
 

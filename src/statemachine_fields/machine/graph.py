@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from django.db.models import TextChoices
+from django.utils.functional import Promise
 
 from statemachine_fields.machine.policy import Policy
 
-if TYPE_CHECKING:
-    from django.utils.functional import Promise
-
-    Label: TypeAlias = str | Promise
-
+Label: TypeAlias = "str | Promise"
 States: TypeAlias = "type[TextChoices] | Iterable[State | tuple[str, Label]]"
 Targets: TypeAlias = "Iterable[str | Transition]"
 
@@ -44,12 +41,24 @@ class State(Policy):
 class Transition:
     """One declared move, where there is more to say of it than its target.
 
-    `permission` is the name of a permission of Django's, or a function of the row and the user.
+    :param label: what people press to make it, as "Ship".
+    :param permission: the name of a permission of Django's, or a function of the row and the user.
+    :param confirm: for the admin: True to ask whether people are sure, or the question to ask.
+    :param form: for the admin: a form, or the dotted path of one, that people fill in first. What they say about fields
+        of the row is written with the move; the rest is kept with its record.
     """
 
     to: str
     label: Label = ""
     permission: str | Callable[[Any, Any], bool] | None = None
+    confirm: bool | Label = False
+    form: type[Any] | str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.confirm, bool | str | Promise):
+            raise ValueError(f"confirm must be True, or the question to ask, got {self.confirm!r}.")
+        if self.form is not None and not isinstance(self.form, str | type):
+            raise ValueError(f"form must be a form class, or its dotted path, got {self.form!r}.")
 
 
 @dataclass(frozen=True, slots=True)

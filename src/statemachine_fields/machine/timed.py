@@ -37,9 +37,9 @@ class RowClock(Generic[M]):
             raise RowMissing(row_label(instance), saved=False)
         self.using = router.db_for_write(type(instance), instance=instance)
 
-    def run_at(self, when: datetime.datetime) -> None:
-        """Make the row due at an instant, or raise."""
-        instant = Written(read_instant(when, "when"))
+    def run_at(self, when: datetime.datetime | None) -> None:
+        """Make the row due at an instant, or now by the database's clock, or raise."""
+        instant = DatabaseClock() if when is None else Written(read_instant(when, "when"))
         runnable = self.bound.states_that_run()
         rows = self._row.filter(self.bound.free_condition(), **{f"{self.names.status}__in": runnable})
         changed, owner = 0, ""

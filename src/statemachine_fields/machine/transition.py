@@ -27,7 +27,7 @@ from statemachine_fields.exceptions import (
     TransitionBlocked,
     UnknownState,
 )
-from statemachine_fields.machine.context import described, with_context
+from statemachine_fields.machine.context import with_actor, with_context
 from statemachine_fields.machine.fields import Pending, machine_attributes, row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
@@ -96,10 +96,7 @@ class Transitioner(Generic[M]):
 
     def _read_metadata(self, metadata: Mapping[str, Any] | None) -> str:
         given = read_metadata(metadata)  # complains of what the caller passed, before of what surrounds it
-        facts = metadata or {}
-        if self.user is not None and "actor" not in facts and (actor := described(self.user)) is not None:
-            facts = {"actor": actor, **facts}
-        merged = with_context(facts)
+        merged = with_context(with_actor(metadata or {}, self.user))
         return given if merged is metadata or not merged else read_metadata(merged)
 
     def run(self) -> StateTransition[M]:

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from django.apps import apps
 from django.core.management.base import CommandError
-from django.db import models, router
+from django.db import router
 
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
+from statemachine_fields.machine.descriptor import machines_of
 
 T = TypeVar("T")
 Machines: TypeAlias = dict[str, BoundMachine[Any]]  # by accessor
@@ -38,10 +38,6 @@ def find_in(database: str, labels: list[str]) -> list[BoundMachine[Any]]:
     if not machines:
         raise CommandError(f"None of these machines has its table in the database {database!r}.")
     return machines
-
-
-def machines_of(model: type[models.Model]) -> Machines:
-    return {name: found.bound for name, found in declared_machines(model).items() if isinstance(found, BoundAttribute)}
 
 
 def resolve(label: str, catalogue: Mapping[str, Models]) -> list[BoundMachine[Any]]:

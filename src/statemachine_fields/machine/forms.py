@@ -1,0 +1,55 @@
+"""The form of a transition: what people fill in before a row moves, and what becomes of what they said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import QuerySet
+from django.forms import BaseForm, BaseModelForm
+from django.utils.module_loading import import_string
+
+from statemachine_fields.machine.context import described
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.graph import Transition
+
+
+def form_class(transition: Transition) -> type[BaseForm] | None:
+    """Return the form that a transition declares, if it does.
+
+    :raises ImportError: there is nothing at its dotted path. `TypeError` if what is there is no form.
+    """
+    form = transition.form
+    if form is None:
+        return None
+    found = import_string(form) if isinstance(form, str) else form
+    if not (isinstance(found, type) and issubclass(found, BaseForm)):
+        raise TypeError(f"{found!r} is not a form class.")
+    return found
+
+
+def writes_the_row(form: type[BaseForm] | BaseForm | None) -> bool:
+    """Say whether a form is about fields of the row, so that guards have to be asked after it is filled in."""
+    return issubclass(form if isinstance(form, type) else type(form), BaseModelForm)
+
+
+def arguments_of(bound: BoundMachine[Any], form: BaseForm) -> dict[str, dict[str, Any]]:
+    """Return what a valid form says, as arguments of `transition_to()`.
+
+    Fields of the row are written with the move, as are the fields that `transition_base` added to the record. The rest is
+    metadata, less what was left empty.
+    """
+    arguments: dict[str, dict[str, Any]] = {"update": {}, "record": {}, "metadata": {}}
+    meta = form.instance._meta if isinstance(form, BaseModelForm) else None
+    own = {field.name for field in meta.concrete_fields} if meta else set()
+    linked = {field.name for field in meta.many_to_many} if meta else set()
+    for name, value in form.cleaned_data.items():
+        if name in own:
+            arguments["update"][name] = value
+        elif name in bound.record_fields:
+            arguments["record"][name] = value
+        elif name not in linked and value not in (None, ""):  # links to other rows are saved after the move
+            many = isinstance(value, QuerySet)
+            arguments["metadata"][name] = [described(each) for each in value] if many else described(value)
+    return {name: said for name, said in arguments.items() if said}
