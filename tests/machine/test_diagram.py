@@ -26,9 +26,10 @@ def graph_of(*states, transitions=None):
 
 def shown(label, kind="mermaid"):
     """Return how a label is written."""
-    line = {"mermaid": 1, "dot": 3, "markdown": 2}[kind]
+    line = {"mermaid": 1, "dot": 3, "markdown": 2, "svg": -4}[kind]
     written = draw(graph_of(("A", label)), kind).splitlines()[line]
-    return re.search({"mermaid": '"(.*)"', "dot": '"(.*)"', "markdown": r"\| .* \| (.*) \| "}[kind], written)[1]
+    found = {"mermaid": '"(.*)"', "dot": '"(.*)"', "markdown": r"\| .* \| (.*) \| ", "svg": "<text.*>(.*)</text>"}
+    return re.search(found[kind], written)[1]
 
 
 def named(value):
@@ -99,14 +100,15 @@ def test_mermaid_is_what_is_drawn_unless_another_format_is_named():
 
 
 def test_unknown_format_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="one of mermaid, dot, markdown, got 'svg'"):
-        draw(graph_of(("A", "a")), "svg")
+    with pytest.raises(ValueError, match="one of mermaid, dot, markdown, svg, got 'png'"):
+        draw(graph_of(("A", "a")), "png")
 
 
 def test_bound_machine_draws_itself_under_its_name():
     assert Invoice.payment.diagram().startswith('---\ntitle: "lab.Invoice.payment"\n---\nstateDiagram-v2\n')
     assert Invoice.payment.diagram("dot").startswith('digraph "lab.Invoice.payment" {\n')
     assert Invoice.payment.diagram(format="markdown").startswith("## `lab.Invoice.payment`\n\n| State |")
+    assert ">lab.Invoice.payment</title>" in Invoice.payment.diagram("svg")
 
 
 @pytest.mark.parametrize("kind", FORMATS)

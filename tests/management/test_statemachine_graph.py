@@ -50,7 +50,7 @@ def headings(drawing):
     return re.findall("^## `(.*)`$", drawing, re.MULTILINE)
 
 
-@pytest.mark.parametrize("kind", ["mermaid", "dot", "markdown"])
+@pytest.mark.parametrize("kind", ["mermaid", "dot", "markdown", "svg"])
 def test_one_machine_is_the_bare_diagram(kind):
     assert run("lab.Invoice.payment", "--format", kind) == Invoice.payment.diagram(kind)
 
@@ -116,8 +116,15 @@ def test_unknown_label_is_refused_with_what_there_is(label, message):
 
 
 def test_unknown_format_is_refused():
-    with pytest.raises(CommandError, match="svg"):
-        run("--format", "svg")
+    with pytest.raises(CommandError, match="png"):
+        run("--format", "png")
+
+
+def test_svg_is_of_one_machine():
+    with pytest.raises(
+        CommandError, match=r"An SVG shows one machine\. Name one of: .*states, lab\.Invoice\.payment\.$"
+    ):
+        run("lab.Invoice", "--format", "svg")
 
 
 def test_project_without_machines_says_so(monkeypatch):

@@ -1,13 +1,14 @@
-"""Drawings of a graph: Mermaid, DOT and a Markdown table. Pure Python, no dependency: what it gives is text."""
+"""Drawings of a graph: Mermaid, DOT, SVG and a Markdown table. Pure Python, no dependency: what it gives is text."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable
 
-from statemachine_fields.machine.graph import State, StateGraph
+from statemachine_fields.drawing.labels import label_of, label_of_move, labels_of, one_line, visible
+from statemachine_fields.drawing.svg import draw_svg
+from statemachine_fields.machine.graph import StateGraph
 
 # What Mermaid and DOT both take for a name as it stands. Not so the words of their grammars, the names that Mermaid
 # gives to its own nodes, those that JavaScript finds on every object, and a name that ends in "direction", which
@@ -31,21 +32,18 @@ MARKUP = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-# What XML, and so SVG, cannot hold in any way.
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-
 
 def draw(graph: StateGraph, format: str = "mermaid", title: str = "") -> str:
     """Return the graph as text that ends with one newline, labels in the active language.
 
-    :param format: `mermaid`, `dot` or `markdown`; anything else raises ValueError.
+    :param format: `mermaid`, `dot`, `markdown` or `svg`; anything else raises ValueError.
     :param title: what to write above it; nothing if empty.
 
     The same graph gives the same text. No value or label, whatever is in it, changes the structure of the drawing.
     """
     if format not in RENDERERS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}.")
-    return "\n".join(RENDERERS[format](graph, _one_line(title))) + "\n"
+    return "\n".join(RENDERERS[format](graph, one_line(title))) + "\n"
 
 
 def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
@@ -54,12 +52,12 @@ def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
         yield from ("---", f"title: {json.dumps(title, ensure_ascii=False)}".replace("<", "\\u003c"), "---")
     yield "stateDiagram-v2"
     ids = _ids(graph)
-    for value, label in _labels(graph).items():
+    for value, label in labels_of(graph).items():
         yield f'    state "{_escape(label, "#")}" as {ids[value]}'
     yield f"    [*] --> {ids[graph.initial]}"
     for source in graph.states:
         for target in graph.targets(source):
-            label = _move_label(graph, source, target)
+            label = label_of_move(graph, source, target)
             yield f"    {ids[source]} --> {ids[target]}" + (f": {_escape(label, '#')}" if label else "")
         if graph.is_terminal(source):
             yield f"    {ids[source]} --> [*]"
@@ -72,13 +70,13 @@ def _dot(graph: StateGraph, title: str) -> Iterable[str]:
     yield '    node [shape=box, style=rounded, fontname="sans-serif"];'
     yield '    _start [label="", shape=circle, style=filled, fillcolor=black, width=0.2, fixedsize=true];'
     ids = _ids(graph)  # none starts with an underscore
-    for value, label in _labels(graph).items():
+    for value, label in labels_of(graph).items():
         border = ", peripheries=2" if graph.is_terminal(value) else ""
         yield f"    {ids[value]} [label={_quoted(label)}{border}];"
     yield f"    _start -> {ids[graph.initial]};"
     for source in graph.states:
         for target in graph.targets(source):
-            label = _move_label(graph, source, target)
+            label = label_of_move(graph, source, target)
             text = f' [label={_quoted(label)}, fontname="sans-serif", fontsize=10]' if label else ""
             yield f"    {ids[source]} -> {ids[target]}{text};"
     yield "}"
@@ -89,12 +87,16 @@ def _markdown(graph: StateGraph, title: str) -> Iterable[str]:
         yield from (f"## {_code(title)}", "")
     yield from ("| State | Label | Moves to |", "| --- | --- | --- |")
     for value, state in graph.states.items():
-        name = _code(_visible(value)) + (" (initial)" if value == graph.initial else "")
-        targets = ", ".join(_code(_visible(target)) for target in graph.targets(value))
-        yield f"| {name} | {_escape(_label(state), '&#')} | {targets or 'nothing (terminal)'} |"
+        name = _code(visible(value)) + (" (initial)" if value == graph.initial else "")
+        targets = ", ".join(_code(visible(target)) for target in graph.targets(value))
+        yield f"| {name} | {_escape(label_of(state), '&#')} | {targets or 'nothing (terminal)'} |"
 
 
-RENDERERS = {"mermaid": _mermaid, "dot": _dot, "markdown": _markdown}
+def _svg(graph: StateGraph, title: str) -> Iterable[str]:
+    yield draw_svg(graph, title=title).rstrip("\n")
+
+
+RENDERERS = {"mermaid": _mermaid, "dot": _dot, "markdown": _markdown, "svg": _svg}
 FORMATS = tuple(RENDERERS)
 
 
@@ -107,31 +109,6 @@ def _ids(graph: StateGraph) -> dict[str, str]:
             alias += "_"
         ids[value] = value if NAME.fullmatch(value) else alias
     return ids
-
-
-def _labels(graph: StateGraph) -> dict[str, str]:
-    """Return the label of each state, with the value where two states have the same one."""
-    labels = {value: _label(state) for value, state in graph.states.items()}
-    count = Counter(labels.values())
-    return {value: label if count[label] == 1 else f"{label} ({_visible(value)})" for value, label in labels.items()}
-
-
-def _move_label(graph: StateGraph, source: str, target: str) -> str:
-    return _one_line(str(graph.transition(source, target).label))
-
-
-def _label(state: State) -> str:
-    label = _one_line(str(state.label))
-    return label if any(map(str.isprintable, label.replace(" ", ""))) else _visible(state.value)
-
-
-def _visible(value: str) -> str:
-    """Return a value as it is, or as Python writes it if that would not show."""
-    return value if value.isprintable() and value == _one_line(value) else repr(value)
-
-
-def _one_line(text: str) -> str:
-    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
 
 
 def _quoted(text: str) -> str:

@@ -18,7 +18,7 @@ from statemachine_fields.management.machines import find
 EXAMPLES = """\
 examples:
   %(prog)s shop.Order.states                            one machine, as Mermaid
-  %(prog)s shop.Order.states --format dot | dot -Tsvg   as a picture, with Graphviz
+  %(prog)s shop.Order.states --format svg --output order.svg   as a picture
   %(prog)s --output docs/states.md                      every machine, as Markdown with Mermaid in it
   %(prog)s --check docs/states.md                       in CI: fail if the file is out of date
 """
@@ -29,7 +29,7 @@ class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
 
 
 class Command(BaseCommand):
-    help = "Draws state machines as Mermaid, DOT or a Markdown table, labels in the language of LANGUAGE_CODE."
+    help = "Draws state machines as Mermaid, DOT, SVG or a Markdown table, labels in the language of LANGUAGE_CODE."
     requires_system_checks = []  # a drawing helps to see what a check complains about
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -46,7 +46,7 @@ class Command(BaseCommand):
             "--format",
             choices=FORMATS,
             default="mermaid",
-            help="Default: mermaid. One machine is the bare diagram; several are Markdown with a block each.",
+            help="Default: mermaid. One machine is the bare diagram; several are Markdown with a block each, and no SVG.",
         )
         parser.add_argument("--output", metavar="FILE", help="Write to this file.")
         parser.add_argument("--check", metavar="FILE", help="Compare with this file, and exit with 1 if it differs.")
@@ -89,6 +89,8 @@ class Command(BaseCommand):
 
 def draw_all(machines: list[BoundMachine[Any]], format: str) -> str:
     """Return one machine as its bare diagram, and several as one document."""
+    if len(machines) > 1 and format == "svg":
+        raise CommandError(f"An SVG shows one machine. Name one of: {', '.join(map(str, machines))}.")
     if len(machines) > 1 and format == "mermaid":
         return "\n".join(f"## `{machine}`\n\n```mermaid\n{draw(machine.graph)}```\n" for machine in machines)
     return "\n".join(machine.diagram(format) for machine in machines)

@@ -1,0 +1,1 @@
+"""Graphs as pictures. Pure Python: knows states and moves, and nothing of rows, pages or the database."""
