@@ -56,9 +56,10 @@ show_pyenv_interpreters()
 @nox.session
 @nox.parametrize(("python", "django"), PAIRS, ids=[f"py{python}-django{django}" for python, django in PAIRS])
 def tests(session: nox.Session, django: str) -> None:
-    """Run the suite on PostgreSQL and on SQLite."""
+    """Run the suite on PostgreSQL and on SQLite, or on the one that SMF_DB names."""
     session.install("-e", ".[test]", f"Django~={django}.0")
-    for database in ("postgresql", "sqlite"):
+    only = os.environ.get("SMF_DB")
+    for database in [only] if only else ["postgresql", "sqlite"]:
         session.run("pytest", *(session.posargs or WHOLE_SUITE), env={"SMF_DB": database})
 
 

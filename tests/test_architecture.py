@@ -37,6 +37,8 @@ def imported(module: Path) -> Iterator[str]:
     [
         ("db", ["statemachine_fields.machine", "statemachine_fields.worker", "statemachine_fields.admin"]),
         ("machine", ["statemachine_fields.worker", "statemachine_fields.admin"]),
+        ("drawing", ["statemachine_fields.worker", "statemachine_fields.admin", "statemachine_fields.db"]),
+        ("admin", ["statemachine_fields.worker"]),
     ],
 )
 def test_imports_run_one_way(part, forbidden):

@@ -49,7 +49,7 @@ def test_a_busy_carrier_parks_the_order_until_somebody_resumes_it(order, monkeyp
     assert "shop/refresh.js" in page.content.decode()
 
     url = reverse("admin:shop_order_changelist")
-    admin_client.post(url, {"action": "resume", "_selected_action": [order.pk]})
+    admin_client.post(url, {"action": "states_resume", "_selected_action": [order.pk]})
 
     assert list(Order.states.due()) == [order]
 

@@ -1,18 +1,43 @@
-"""Audit pages for machines of several kinds, and their rows where a test needs those."""
+"""Pages for machines of several kinds, and for what was recorded of them."""
 
 from __future__ import annotations
 
 from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
 
-from lab.models import Car, Invoice, Kept, Parcel, Protected, Reasoned, Ticket
-from statemachine_fields.admin import StateTransitionAdmin
+from lab.models import Car, Dossier, Invoice, Kept, Parcel, Protected, Reasoned, Ticket
+from statemachine_fields.admin import StateMachineAdminMixin, StateTransitionAdmin
+
+
+class MachineAdmin(StateMachineAdminMixin, admin.ModelAdmin):
+    """The mixin, and nothing else."""
+
+
+@admin.register(Dossier)
+class DossierAdmin(StateMachineAdminMixin, admin.ModelAdmin):
+    """Everybody sees the dossiers of their team; those without a team are for all."""
+
+    list_display = ["title", "status", "team"]
+    list_filter = ["status", "team"]
+    fieldsets = [(None, {"fields": [("title", "status"), "team", "seal", "status_changed_at"]})]
+    state_colors = {"LOST": "red", "DONE": "green"}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Dossier]:
+        rows = super().get_queryset(request)
+        if request.user.is_superuser:
+            return rows
+        return rows.filter(team__in=["", request.user.get_username()])
+
 
 # Ticket is not registered, so the pages of its history have nothing to link to.
-admin.site.register([Car, Invoice, Kept, Parcel, Protected, Reasoned])
+admin.site.register([Car, Invoice, Parcel, Reasoned], MachineAdmin)
+admin.site.register([Kept, Protected])
 
 for machine in (
     Car.states,
     Car.fuel,
+    Dossier.states,
     Invoice.states,
     Invoice.payment,
     Kept.states,

@@ -7,8 +7,11 @@ from datetime import timedelta
 from django.db import models
 
 from shop import world
-from statemachine_fields import State, StateMachine
+from statemachine_fields import State, StateMachine, Transition
 from statemachine_fields.worker import HandlerContext, Move, Retry
+
+cancel = Transition("CANCELLED", label="Cancel", confirm="Cancel this order for good? The customer is told at once.")
+take_back = Transition("RETURNED", label="Accept return", form="shop.forms.ReturnForm")
 
 
 class Order(models.Model):
@@ -31,13 +34,17 @@ class Order(models.Model):
         ],
         initial="PENDING",
         transitions={
-            "PENDING": ["PAID", "CANCELLED"],
-            "PAID": ["PACKED", "CANCELLED"],
+            "PENDING": ["PAID", cancel],
+            "PAID": ["PACKED", cancel],
             "PACKED": ["SHIPPED"],
-            "SHIPPED": ["DELIVERED", "RETURNED"],
-            "DELIVERED": ["RETURNED"],
+            "SHIPPED": ["DELIVERED", take_back],
+            "DELIVERED": [take_back],
         },
     )
+
+    @states.guard(to="RETURNED")
+    def is_worth_returning(self) -> bool | str:
+        return self.total >= 20 or "What costs less than 20 is not taken back."
 
     @states.handler("PENDING")
     def look_for_payment(self) -> str | None:

@@ -135,7 +135,7 @@ def _microseconds(connection: Any, left: str, right: str, params: tuple[Any, ...
 
 def sorts_ids_by_time(connection: Any) -> bool:
     """Say whether ids made later are larger: MariaDB's own type compared the last bytes first until 10.11.5."""
-    if not connection.features.has_native_uuid_field:
+    version: tuple[int, ...] | None = getattr(connection, "mysql_version", None)
+    if version is None or not connection.features.has_native_uuid_field:
         return True
-    version: tuple[int, ...] = connection.mysql_version
     return version >= (10, 11, 5) and not (11, 0) <= version < (11, 1, 2)

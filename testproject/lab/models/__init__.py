@@ -4,6 +4,7 @@ from lab.models.around import Document, Memo
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
 from lab.models.options import Defaulting, Kept, Logged, Protected, Reasoned, Stamping, Unindexed
 from lab.models.saving import Audited, Derived, Hooked, Lazy, Stamped
+from lab.models.shown import Dossier
 from lab.models.states import Invoice, Parcel, Project, Ticket
 from lab.models.timed import (
     Booking,
@@ -44,6 +45,7 @@ __all__ = [
     "Device",
     "Document",
     "Door",
+    "Dossier",
     "Gate",
     "Hooked",
     "Invoice",

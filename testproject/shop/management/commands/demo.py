@@ -86,10 +86,13 @@ class Command(BaseCommand):
         moves = 0
         for done, order in enumerate(orders, start=1):
             with transaction.atomic():  # one disk flush for each order, not one for each move
-                while (targets := order.states.get_valid_transitions()) and self.goes_on(order):
+                while (targets := self.possible(order)) and self.goes_on(order):
                     order.states.transition_to(self.choose(targets), metadata=self.explain(order))
                     moves += 1
             self.progress(done, len(orders), f"{moves} moves")
+
+    def possible(self, order: Order) -> list[str]:
+        return [state for state in order.states.get_valid_transitions() if order.states.can_transition_to(state)]
 
     def goes_on(self, order: Order) -> bool:
         return random.random() < (0.1 if order.status == "DELIVERED" else 0.9)
@@ -146,6 +149,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The shop is open. Its admin is at http://127.0.0.1:{port}/admin/")
         self.stdout.write(f"  user {USER}, password {PASSWORD}")
         self.stdout.write(f"  orders, as they move:  http://127.0.0.1:{port}/admin/shop/order/")
+        self.stdout.write(f"  how long they stay:    http://127.0.0.1:{port}/admin/shop/order/machine/states/")
         self.stdout.write(f"  every transition:      http://127.0.0.1:{port}/admin/shop/orderstatetransition/")
         self.stdout.write(f"  what the worker did:   http://127.0.0.1:{port}/admin/statemachine_worker/runstatistics/")
         self.say("Stop with Ctrl-C. Below is what the worker says.\n")

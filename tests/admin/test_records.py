@@ -6,11 +6,8 @@ import re
 import uuid
 
 import pytest
-from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Permission
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 from django.utils import timezone, translation
 
 from lab.models import Car, Invoice, Kept, Parcel, Protected, Reasoned, Ticket, Vehicle
@@ -18,15 +15,12 @@ from reference.models import TaskExecution
 from shop.models import Order, OrderStateTransition
 from statemachine_fields.admin import StateTransitionAdmin, TransitionPaginator
 from statemachine_fields.machine.ids import uuid7_floor
+from tests.admin.browsing import page, queries, staff, text_of
 
 pytestmark = pytest.mark.django_db
 
 SCRIPT = "<script>alert(1)</script>"
 only_postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="reads a plan of PostgreSQL")
-
-
-def page(model, name="changelist", *args):
-    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{name}", args=args)
 
 
 def order(**values):
@@ -53,27 +47,8 @@ def make_records(count, instance=None, start=1):
     return instance
 
 
-def staff(client, *permissions):
-    """Log in a member of the staff who has only these permissions."""
-    user = get_user_model().objects.create_user(f"staff-{uuid.uuid4().hex}", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    client.force_login(user)
-    return client
-
-
 def sequences(response):
     return [result.sequence for result in response.context["cl"].result_list]
-
-
-def text_of(response):
-    return html.unescape(re.sub(r"<[^>]+>", " ", response.content.decode()))
-
-
-def queries(client, url, params=None):
-    with CaptureQueriesContext(connection) as captured:
-        response = client.get(url, params)
-    assert response.status_code == 200
-    return [query["sql"] for query in captured]
 
 
 def link(response, rel):

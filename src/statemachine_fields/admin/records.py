@@ -1,6 +1,4 @@
-"""Read-only admin pages for audit models. `statemachine_fields` must be in INSTALLED_APPS, for its templates and style.
-
-    admin.site.register(Order.states.transition_model, StateTransitionAdmin)
+"""Read-only pages for audit models.
 
 Written for tables of millions of records: no page counts, sorts or joins them, and none asks more for more records.
 """
@@ -8,7 +6,6 @@ Written for tables of millions of records: no page counts, sorts or joins them, 
 from __future__ import annotations
 
 import datetime as dt
-import json
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +21,7 @@ from django.utils.html import format_html
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext_lazy as _
 
+from statemachine_fields.admin.wording import as_json, as_text, exact, local
 from statemachine_fields.machine.descriptor import RECORD_FIELDS
 from statemachine_fields.machine.ids import uuid7_floor
 
@@ -299,12 +297,12 @@ class StateTransitionAdmin(RecordAdmin):
 
     @admin.display(description=_("when"))
     def when(self, record: Record) -> str:
-        time = _local(record.transitioned_at)
-        return format_html('<time datetime="{}">{}</time>', time.isoformat(), f"{time:%Y-%m-%d %H:%M:%S}")
+        time = record.transitioned_at
+        return format_html('<time datetime="{}">{}</time>', local(time).isoformat(), exact(time))
 
     @admin.display(description=_("when"))
     def exact_time(self, record: Record) -> str:
-        return f"{_local(record.transitioned_at):%Y-%m-%d %H:%M:%S.%f %Z}"
+        return f"{local(record.transitioned_at):%Y-%m-%d %H:%M:%S.%f %Z}"
 
     @admin.display(description=_("move"))
     def move(self, record: Record) -> str:
@@ -322,12 +320,12 @@ class StateTransitionAdmin(RecordAdmin):
     @admin.display(description=_("metadata"))
     def metadata_line(self, record: Record) -> str:
         facts = record.metadata.items() if isinstance(record.metadata, dict) else [("", record.metadata)]
-        shown = [f"{name}={value if isinstance(value, str) else _as_json(value)}" for name, value in facts]
-        return Truncator(_as_text(" ".join(", ".join(shown).split()))).chars(100)
+        shown = [f"{name}={value if isinstance(value, str) else as_json(value)}" for name, value in facts]
+        return Truncator(as_text(" ".join(", ".join(shown).split()))).chars(100)
 
     @admin.display(description=_("metadata"))
     def pretty_metadata(self, record: Record) -> str:
-        return format_html("<pre>{}</pre>", _as_json(record.metadata, indent=2))
+        return format_html("<pre>{}</pre>", as_json(record.metadata, indent=2))
 
 
 def _linked(record: Record, text: str) -> str:
@@ -335,17 +333,5 @@ def _linked(record: Record, text: str) -> str:
     return format_html('<a href="{}">{}</a>', url, text) if url else text
 
 
-def _local(time: dt.datetime) -> dt.datetime:
-    return timezone.localtime(time) if timezone.is_aware(time) else time
-
-
 def _label_and_value(label: str, value: str) -> str:
     return value if label == value else f"{label} ({value})"
-
-
-def _as_json(value: Any, indent: int | None = None) -> str:
-    return _as_text(json.dumps(value, ensure_ascii=False, indent=indent))
-
-
-def _as_text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half a surrogate pair, a page may not

@@ -1,0 +1,15 @@
+"""The admin: pages for rows with a machine, and read-only pages for what was recorded of them.
+
+    @admin.register(Order)
+    class OrderAdmin(StateMachineAdminMixin, admin.ModelAdmin): ...
+
+    admin.site.register(Order.states.transition_model, StateTransitionAdmin)
+
+`statemachine_fields` must be in INSTALLED_APPS, for its templates and style.
+"""
+
+from statemachine_fields.admin.filters import StateFilter
+from statemachine_fields.admin.mixin import StateMachineAdminMixin
+from statemachine_fields.admin.records import StateTransitionAdmin, TransitionPaginator, WhenFilter
+
+__all__ = ["StateFilter", "StateMachineAdminMixin", "StateTransitionAdmin", "TransitionPaginator", "WhenFilter"]

@@ -1,0 +1,161 @@
+"""The actions of the list: move many rows, and wind the clocks of many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
+from django.contrib.admin.options import IS_POPUP_VAR
+from django.db import models, router, transaction
+from django.http import HttpRequest, HttpResponse
+from django.utils.formats import number_format
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from statemachine_fields.admin.badges import badge
+from statemachine_fields.admin.bulk import BulkMove, Outcome, read_seen_at
+from statemachine_fields.admin.clocks import VERBS, Verb
+from statemachine_fields.admin.pages import RowPages
+from statemachine_fields.exceptions import RowLeased, StateMachineError
+from statemachine_fields.machine.bound import BoundMachine
+
+Action = Callable[[Any, HttpRequest, models.QuerySet[Any]], HttpResponse | None]
+
+
+class MachineActions(RowPages):
+    """Adds "Move to …" for each state that a move leads to, and what can be done with clocks."""
+
+    #: How many rows one action moves at most, so that no request lasts for minutes.
+    bulk_limit = 10_000
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        actions: dict[str, Any] = super().get_actions(request)
+        if self.actions is None or IS_POPUP_VAR in request.GET or not self.has_move_permission(request):
+            return actions
+        for bound in self.machines.values():
+            for name, description, action in self._actions_of(bound):
+                actions[name] = (action, name, description.replace("%", "%%"))  # Django formats it once more
+        return actions
+
+    def _actions_of(self, bound: BoundMachine[Any]) -> list[tuple[str, str, Action]]:
+        targets = {target for targets in bound.graph.edges.values() for target in targets}
+        prefix = f"{capfirst(self.name_of(bound))}: " if len(self.machines) > 1 else ""
+        moves = {state: _("Move to %(state)s") % {"state": bound.label_of(state)} for state in bound.graph.states}
+        found = [
+            (f"{bound.accessor}_move_to_{state}", prefix + text, self._mover(bound, state))
+            for state, text in moves.items()
+            if state in targets
+        ]
+        verbs = VERBS.values() if bound.is_timed else ()
+        return found + [
+            (f"{bound.accessor}_{verb.name}", prefix + str(verb.label), self._winder(bound, verb)) for verb in verbs
+        ]
+
+    # Moves
+
+    def _mover(self, bound: BoundMachine[Any], state: str) -> Action:
+        def action(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
+            return self._move_rows(request, bound, state, queryset)
+
+        return action
+
+    def _move_rows(
+        self, request: HttpRequest, bound: BoundMachine[Any], state: str, queryset: models.QuerySet[Any]
+    ) -> HttpResponse | None:
+        move = BulkMove(self, request, bound, state, queryset)
+        filled_in = "_confirm" in request.POST
+        form = move.form_class(request.POST, request.FILES) if filled_in else move.form_class()
+        if not filled_in or not form.is_valid() or move.total > self.bulk_limit:
+            return self._ask_for_many(request, move, form)
+        self._report(request, move.run(form, read_seen_at(request)), bound.label_of(state))
+        return None
+
+    def _ask_for_many(self, request: HttpRequest, move: BulkMove, form: Any) -> HttpResponse:
+        bound, state = move.bound, move.target
+        is_too_much = move.total > self.bulk_limit
+        across = request.POST.get("select_across") == "1"
+        selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        context = {
+            "title": _("Move to %(state)s") % {"state": bound.label_of(state)},
+            "subtitle": None,
+            "target": badge(bound, state, self.tones(bound)),
+            "preview": None if is_too_much else move.preview(),
+            "total": number_format(move.total, force_grouping=True),
+            "limit": number_format(self.bulk_limit, force_grouping=True),
+            "machine": bound,
+            "state": state,
+            "seen_at": move.seen_at.isoformat() if move.seen_at else "",
+            "adminform": AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self),
+            "form": form,
+            "media": self.media + form.media,
+            "action_name": f"{bound.accessor}_move_to_{state}",
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "selected": selected[:1] if across else selected,
+            "across": across,
+            "back_url": request.get_full_path(),
+        }
+        return self.render_page(request, "move_many.html", context)
+
+    def _report(self, request: HttpRequest, outcome: Outcome, state: str) -> None:
+        if outcome.moved:
+            text = ngettext(
+                "%(number)s row was moved to %(state)s.", "%(number)s rows were moved to %(state)s.", outcome.moved
+            )
+            names = {"number": number_format(outcome.moved, force_grouping=True), "state": state}
+            self.message_user(request, text % names, messages.SUCCESS)
+        for reason, number in outcome.refused.most_common():
+            self._say_not_moved(request, number, reason)
+        if outcome.changed:
+            self._say_not_moved(request, outcome.changed, _("Changed or deleted since you saw the list."))
+        if outcome.error:
+            text = _("The move stopped there, and can be repeated: %(why)s") % {"why": outcome.error}
+            self.message_user(request, text, messages.ERROR)
+
+    def _say_not_moved(self, request: HttpRequest, number: int, why: str) -> None:
+        text = ngettext("%(number)s row was not moved: %(why)s", "%(number)s rows were not moved: %(why)s", number)
+        shown = number_format(number, force_grouping=True)
+        self.message_user(request, text % {"number": shown, "why": why}, messages.WARNING)
+
+    # Clocks
+
+    def _winder(self, bound: BoundMachine[Any], verb: Verb) -> Action:
+        def action(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
+            self._wind(request, bound, verb, queryset)
+            return None
+
+        return action
+
+    def _wind(self, request: HttpRequest, bound: BoundMachine[Any], verb: Verb, queryset: models.QuerySet[Any]) -> None:
+        done, left = 0, Counter[str]()
+        rows = list(queryset.order_by("pk")[: self.bulk_limit + 1])
+        if len(rows) > self.bulk_limit:
+            limit = number_format(self.bulk_limit, force_grouping=True)
+            text = _("You have selected more than %(limit)s rows, which is too much at once. Nothing was done.")
+            self.message_user(request, text % {"limit": limit}, messages.ERROR)
+            return
+        for row in rows:
+            try:
+                with transaction.atomic(using=router.db_for_write(type(row), instance=row)):
+                    if verb.run(getattr(row, bound.accessor)):
+                        self.log_change(request, row, str(verb.label))
+                        done += 1
+                    else:
+                        left[_("There was nothing to do.")] += 1
+            except RowLeased:
+                left[_("A worker is running it.")] += 1
+            except StateMachineError:
+                left[_("Nothing is ever due in its state, or it is gone.")] += 1
+        if done:
+            text = ngettext("%(verb)s: %(number)s row.", "%(verb)s: %(number)s rows.", done)
+            names = {"verb": verb.label, "number": number_format(done, force_grouping=True)}
+            self.message_user(request, text % names, messages.SUCCESS)
+        for reason, number in left.most_common():
+            text = ngettext(
+                "%(number)s row was left alone: %(why)s", "%(number)s rows were left alone: %(why)s", number
+            )
+            names = {"number": number_format(number, force_grouping=True), "why": reason}
+            self.message_user(request, text % names, messages.WARNING)

@@ -1,0 +1,206 @@
+"""Moving many rows by hand: an action for each state, and a page that says what it would do before it does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import ValidationError
+from django.db import models, router, transaction
+from django.db.models import Count, Max
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+
+from statemachine_fields.admin.moves import NoteForm
+from statemachine_fields.exceptions import StateMachineError
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.forms import form_class, writes_the_row
+from statemachine_fields.machine.guards import find_blockers
+from statemachine_fields.machine.questions import read_instant
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from statemachine_fields.admin.base import MachineAdmin
+
+#: How many rows are asked one by one whether they can move, where that depends on the row.
+ASKED = 1000
+#: How many rows are moved and logged in one transaction.
+TOGETHER = 500
+
+MICROSECOND = dt.timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class Preview:
+    """What a move of many rows would do."""
+
+    total: int = 0
+    can: int = 0
+    #: Rows that are only asked when they are moved, because there are so many.
+    unknown: int = 0
+    #: How many cannot, by the reason.
+    cannot: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def reasons(self) -> list[tuple[str, int]]:
+        return self.cannot.most_common()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What it did."""
+
+    moved: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    #: Rows that were changed or deleted since they were seen.
+    changed: int = 0
+    #: What stopped it half way.
+    error: str = ""
+
+
+class BulkMove:
+    """The move of the rows that a person selected to one state."""
+
+    def __init__(
+        self,
+        model_admin: MachineAdmin,
+        request: HttpRequest,
+        bound: BoundMachine[Any],
+        target: str,
+        queryset: models.QuerySet[Any],
+    ) -> None:
+        self.model_admin = model_admin
+        self.request = request
+        self.bound = bound
+        self.target = target
+        self.queryset = queryset.order_by()
+        self.status = bound.names.status
+        self.form_class: type[forms.BaseForm] = NoteForm
+        #: States that rows are moved from here, and those whose form has to be filled in for each row.
+        self.sources: list[str] = []
+        self.singly: list[str] = []
+        #: How many rows are in each state, and when the last of them changed.
+        self.numbers: dict[str, int] = {}
+        self.seen_at: dt.datetime | None = None
+        self._look()
+
+    def _look(self) -> None:
+        changed_at = self.bound.names.changed_at
+        counted = self.queryset.values(self.status).annotate(number=Count("pk", distinct=True), last=Max(changed_at))
+        for found in counted:
+            self.numbers[found[self.status]] = found["number"]
+            self.seen_at = max(filter(None, [self.seen_at, found["last"]]), default=None)
+        self._choose_sources()
+
+    @property
+    def total(self) -> int:
+        return sum(self.numbers.values())
+
+    def preview(self) -> Preview:
+        """Return how many rows can move, and why the others cannot. One query if that depends on the row, else none."""
+        preview = Preview(total=self.total)
+        for state, number in self.numbers.items():
+            if state in self.singly:
+                preview.cannot[_("The move asks for details of each row. Make it on the row's own page.")] += number
+            elif state not in self.sources:
+                preview.cannot[self._no_move_from(state)] += number
+        movable = sum(self.numbers[state] for state in self.sources)
+        if self._depends_on_the_row():
+            self._ask_rows(preview, movable)
+        else:
+            preview.can = movable
+        return preview
+
+    def _no_move_from(self, state: str) -> str:
+        names = {"from": self.bound.label_of(state), "to": self.bound.label_of(self.target)}
+        return _("There is no move from %(from)s to %(to)s.") % names
+
+    def _choose_sources(self) -> None:
+        """Find the states to move rows from, and the form to ask for all of them: one that they share, and that is not
+        about the fields of a single row."""
+        allowed = [state for state in self.numbers if self.bound.graph.allows(state, self.target)]
+        wanted = {state: form_class(self.bound.graph.transition(state, self.target)) for state in allowed}
+        kinds = set(wanted.values())
+        shared = kinds.pop() if len(kinds) == 1 else None
+        if shared is not None and not writes_the_row(shared):
+            self.form_class = shared
+            self.sources = allowed
+        else:
+            self.sources = [state for state, form in wanted.items() if form is None]
+            self.singly = [state for state, form in wanted.items() if form is not None]
+
+    def _depends_on_the_row(self) -> bool:
+        asked = [self.bound.graph.transition(state, self.target).permission for state in self.sources]
+        user: Any = self.request.user
+        guarded = any(targets is None or self.target in targets for targets in self.bound.guards.values())
+        return guarded or any(callable(each) or not user.has_perm(each) for each in asked if each is not None)
+
+    def _ask_rows(self, preview: Preview, movable: int) -> None:
+        rows = self.queryset.filter(**{f"{self.status}__in": self.sources}).order_by("pk").distinct()[:ASKED]
+        asked = 0
+        for row in rows:
+            asked += 1
+            current = getattr(row, self.status)
+            blockers = find_blockers(self.bound, row, current, self.target, self.request.user)
+            if blockers:
+                preview.cannot[" ".join(str(blocker) for blocker in blockers)] += 1
+            else:
+                preview.can += 1
+        preview.unknown = max(movable - asked, 0)
+
+    def run(self, form: forms.BaseForm, seen_at: dt.datetime | None) -> Outcome:
+        """Move and log the rows that have not changed since they were seen, a transaction for every few hundred."""
+        outcome = Outcome()
+        arguments = self.model_admin.get_transition_arguments(self.request, None, self.bound, self.target, form)
+        keys = list(dict.fromkeys(self.queryset.values_list("pk", flat=True)))
+        for start in range(0, len(keys), TOGETHER):
+            part = keys[start : start + TOGETHER]
+            try:
+                self._move(part, arguments, seen_at, outcome)
+            except (StateMachineError, ValidationError) as error:
+                outcome.error = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+                break
+        return outcome
+
+    def _move(self, keys: list[Any], arguments: dict[str, Any], seen_at: dt.datetime | None, outcome: Outcome) -> None:
+        model: type[models.Model] = self.queryset.model
+        using = router.db_for_write(model)
+        rows = model._base_manager.using(using).filter(pk__in=keys)
+        unchanged = self._unchanged(rows, seen_at)
+        with transaction.atomic(using=using):
+            asked = dict(unchanged.values_list("pk", self.status))
+            result = self.bound.bulk_transition(unchanged, self.target, user=self.request.user, **arguments)
+            refused = {refusal.pk for refusal in result.refusals}
+            self._log(rows.filter(pk__in=asked.keys() - refused), result.moved)
+        outcome.moved += result.moved
+        for refusal in result.refusals:
+            is_legal = self.bound.graph.allows(refusal.status, self.target)
+            outcome.refused[refusal.reason if is_legal else self._no_move_from(refusal.status)] += 1
+        outcome.changed += len(keys) - result.moved - len(refused)
+
+    def _unchanged(self, rows: models.QuerySet[Any], seen_at: dt.datetime | None) -> models.QuerySet[Any]:
+        rows = rows.exclude(**{f"{self.status}__in": self.singly}) if self.singly else rows
+        if seen_at is None:
+            return rows
+        # Not "at or before": SQLite compares texts, and a whole second has several.
+        return rows.filter(**{f"{self.bound.names.changed_at}__lt": seen_at + MICROSECOND})
+
+    def _log(self, rows: models.QuerySet[Any], moved: int) -> None:
+        message = _("Moved to %(to)s.") % {"to": self.bound.label_of(self.target)}
+        if moved:
+            user: Any = self.request.user
+            LogEntry.objects.log_actions(user.pk, list(rows), CHANGE, message)
+
+
+def read_seen_at(request: HttpRequest) -> dt.datetime | None:
+    """Return when the last of the rows had changed that the person was shown."""
+    try:
+        seen_at = parse_datetime(request.POST.get("seen_at", ""))
+        return None if seen_at is None else read_instant(seen_at, "seen_at")
+    except ValueError:
+        return None

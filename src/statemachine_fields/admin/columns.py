@@ -1,0 +1,98 @@
+"""The status as a badge, and the clock in words, wherever a list or a form names their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.utils import flatten_fieldsets
+from django.db import models
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from statemachine_fields.admin.badges import badge
+from statemachine_fields.admin.base import MachineAdmin
+from statemachine_fields.admin.clocks import clock_line
+from statemachine_fields.admin.filters import StateFilter
+from statemachine_fields.machine.bound import BoundMachine
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
+
+Column = Callable[[Any], str]
+
+
+class MachineColumns(MachineAdmin):
+    """Shows what a machine's columns mean, where they are named as fields. None can be edited."""
+
+    @cached_property
+    def _columns(self) -> dict[str, Column]:
+        columns: dict[str, Column] = {}
+        for bound in self.machines.values():
+            columns[bound.names.status] = self._column(bound, bound.names.status, self._badge, self.name_of(bound))
+            if bound.is_timed:
+                columns[bound.names.next_at] = self._column(bound, bound.names.next_at, clock_line, _("next run"))
+        return columns
+
+    def _column(
+        self,
+        bound: BoundMachine[Any],
+        name: str,
+        show: Callable[[BoundMachine[Any], models.Model], str],
+        description: str | _StrPromise,
+    ) -> Column:
+        def column(row: models.Model) -> str:
+            return show(bound, row)
+
+        column.__name__ = name
+        column.short_description = description  # type: ignore[attr-defined]
+        column.admin_order_field = name  # type: ignore[attr-defined]
+        return column
+
+    def _badge(self, bound: BoundMachine[Any], row: models.Model) -> str:
+        return badge(bound, getattr(row, bound.names.status), self.tones(bound))
+
+    def _shown(self, names: Iterable[Any]) -> list[Any]:
+        return [self._shown_one(name) for name in names]
+
+    def _shown_one(self, name: Any) -> Any:
+        if isinstance(name, list | tuple):
+            return tuple(self._shown(name))
+        return self._columns.get(name, name) if isinstance(name, str) else name
+
+    # Lists
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        names = list(super().get_list_display(request))
+        if names == ["__str__"]:  # nobody has chosen yet
+            names += [bound.names.status for bound in self.machines.values()]
+        return self._shown(names)
+
+    def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
+        links = super().get_list_display_links(request, list_display)
+        return self._shown(links) if links else links
+
+    def get_sortable_by(self, request: HttpRequest) -> Any:
+        return self._shown(super().get_sortable_by(request))
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        statuses = {bound.names.status for bound in self.machines.values()}
+        return [
+            (each, StateFilter) if isinstance(each, str) and each in statuses else each
+            for each in super().get_list_filter(request)
+        ]
+
+    # Forms
+
+    def get_readonly_fields(self, request: HttpRequest, obj: models.Model | None = None) -> Any:
+        """Add the columns of machines that the form names: Django refuses to show what is neither edited nor here."""
+        given = list(super().get_readonly_fields(request, obj))
+        declared: Any = self.fieldsets or [(None, {"fields": self.fields or ()})]
+        ours = {column for bound in self.machines.values() for column in bound.columns}
+        named = [name for name in flatten_fieldsets(declared) if name in ours and name not in given]
+        return self._shown([*given, *named])
+
+    def get_fieldsets(self, request: HttpRequest, obj: models.Model | None = None) -> Any:
+        sets: Sequence[Any] = super().get_fieldsets(request, obj)
+        return [(name, {**options, "fields": self._shown(options["fields"])}) for name, options in sets]

@@ -1,0 +1,47 @@
+"""The filter by state, with how many rows there are in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+
+from statemachine_fields.admin.counts import count_states, shown
+
+if TYPE_CHECKING:
+    from django.contrib.admin.filters import _ListFilterChoices
+    from django.db import models
+    from django.http import HttpRequest
+
+COUNT_LIMIT = 10_000
+
+
+class StateFilter(admin.ChoicesFieldListFilter):
+    """Offer the declared states, each with its number of rows, which is counted up to a limit.
+
+    What other filters leave of them is what Django's own "Show counts" is for.
+    """
+
+    def __init__(
+        self,
+        field: Any,
+        request: HttpRequest,
+        params: dict[str, Any],
+        model: type[models.Model],
+        model_admin: admin.ModelAdmin[Any],
+        field_path: str,
+    ) -> None:
+        super().__init__(field, request, params, model, model_admin, field_path)
+        self.counts: dict[str, int] = {}
+        self.limit: int = getattr(model_admin, "count_limit", COUNT_LIMIT)
+        if field.bound is not None and field_path == field.name:  # a row of another model has none of its own
+            self.counts = count_states(model_admin, request, field.bound, self.limit)
+
+    def choices(self, changelist: ChangeList) -> Iterator[_ListFilterChoices]:
+        states = ["", *(value for value, _label in self.field.flatchoices)]  # the first choice is all of them
+        for state, choice in zip(states, super().choices(changelist), strict=True):
+            if state in self.counts and not changelist.add_facets:
+                choice["display"] = f"{choice['display']} ({shown(self.counts[state], self.limit)})"
+            yield choice

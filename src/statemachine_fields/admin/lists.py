@@ -1,0 +1,59 @@
+"""The graph of each machine above the list, with how many rows are in each state, each a link to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.admin.options import IS_POPUP_VAR
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString, mark_safe
+
+from statemachine_fields.admin.base import MachineAdmin
+from statemachine_fields.admin.counts import count_states, shown
+from statemachine_fields.admin.filters import COUNT_LIMIT
+from statemachine_fields.admin.templates import parent_template
+from statemachine_fields.drawing.svg import Marks, draw_svg
+from statemachine_fields.machine.bound import BoundMachine
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the list shows of one machine."""
+
+    name: str
+    graph: SafeString
+    machine_url: str
+
+
+class MachineLists(MachineAdmin):
+    """Draws the machines above the list."""
+
+    #: Up to how many rows of each state are counted.
+    count_limit = COUNT_LIMIT
+
+    change_list_template = "admin/statemachine_fields/rows.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        parent = parent_template(super().change_list_template, self.opts, "change_list.html")
+        response: Any = super().changelist_view(request, {**(extra_context or {}), "machine_parent_template": parent})
+        context = getattr(response, "context_data", None) or {}
+        if "cl" in context and IS_POPUP_VAR not in request.GET:
+            changelist = context["cl"]
+            context["machine_overviews"] = [
+                self._overview(request, bound, changelist) for bound in self.machines.values()
+            ]
+        result: HttpResponse = response
+        return result
+
+    def _overview(self, request: HttpRequest, bound: BoundMachine[Any], changelist: Any) -> Overview:
+        counts = count_states(self, request, bound, self.count_limit)
+        lookup = f"{bound.names.status}__exact"
+        marks = Marks(
+            current=request.GET.get(lookup),
+            notes={state: shown(number, self.count_limit) for state, number in counts.items()},
+            links={state: changelist.get_query_string({lookup: state}, ["p"]) for state in counts},
+            tones=self.tones(bound),
+        )
+        graph = draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True)
+        return Overview(self.name_of(bound), mark_safe(graph), self.page_url("machine", bound.accessor))  # noqa: S308 - draw_svg() escapes

@@ -1,0 +1,260 @@
+"""The page of a machine: how long rows stay in each state, which moves they make, and which rows are stuck."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+from django.apps import apps
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.db.models import Count
+from django.forms import Media
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.formats import number_format
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from statemachine_fields.admin.badges import badge
+from statemachine_fields.admin.base import MachineAdmin
+from statemachine_fields.admin.charts import Bar, draw_bars, short
+from statemachine_fields.admin.clocks import clock_line
+from statemachine_fields.admin.counts import count_states, shown
+from statemachine_fields.admin.filters import COUNT_LIMIT
+from statemachine_fields.admin.stuck import Stuck, find_stuck
+from statemachine_fields.admin.wording import as_text, in_words, since, time_tag
+from statemachine_fields.db.durations import sorts_ids_by_time
+from statemachine_fields.drawing.svg import Marks, draw_svg
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.ids import uuid7_floor
+from statemachine_fields.machine.questions import ID_SLACK, Durations
+
+Move: TypeAlias = tuple[str, str]
+
+#: The parameter of the window, what it may be, and what it is if it is nothing of that: numbers of days.
+DAYS = "days"
+WINDOWS = (1, 7, 30, 90)
+USUAL = 7
+
+WORKER_APP = "statemachine_fields.worker"
+RUN_STATISTICS = "statemachine_worker.RunStatistics"
+
+
+@dataclass(frozen=True, slots=True)
+class StayLine:
+    """How long rows stayed in one state, in words."""
+
+    badge: str
+    count: str
+    median: str
+    p95: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveLine:
+    """How often one move was made, in words."""
+
+    source: str
+    target: str
+    count: str
+    #: How long rows were in the state before, if that is known of any.
+    median: str
+    is_used: bool
+    is_declared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StuckRow:
+    """A row that is in its state for long."""
+
+    name: str
+    url: str
+    age: str
+    clock: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StuckGroup:
+    """The oldest rows of one state, and the way to all of them."""
+
+    badge: str
+    limit: str
+    is_measured: bool
+    rows: tuple[StuckRow, ...]
+    more: str
+    url: str
+
+
+class MachinePage(MachineAdmin):
+    """Adds a page for each machine.
+
+    Times and moves are those of all rows, whoever may see them. Counts and rows are those of `get_queryset()`.
+    """
+
+    def get_urls(self) -> list[URLPattern]:
+        name = f"{self.opts.app_label}_{self.opts.model_name}_machine"
+        return [
+            path("machine/<str:accessor>/", self.admin_site.admin_view(self.machine_view), name=name),
+            *super().get_urls(),
+        ]
+
+    def machine_view(self, request: HttpRequest, accessor: str) -> HttpResponse:
+        """Show how long rows stay, over a chosen window. Seven queries at most, the user's own not counted."""
+        bound = self.machine_or_404(accessor)
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        days, now = read_days(request), timezone.now()
+        window = dt.timedelta(days=days)
+        durations = bound.durations(since=now - window)
+        moves = count_moves(bound, now - window)
+        limit: int = getattr(self, "count_limit", COUNT_LIMIT)
+        stuck = find_stuck(
+            bound, self.get_queryset(request), durations.states, window=window, now=now, count_limit=limit
+        )
+        context = {
+            "title": self.title_of(bound),
+            "subtitle": _("Time"),
+            "machine": bound,
+            "window": window_name(days),
+            "windows": [(window_name(each), f"?{urlencode({DAYS: each})}", each == days) for each in WINDOWS],
+            "chart": self._chart(bound, durations),
+            "stays": self._stay_lines(bound, durations),
+            "graph": self._weighted_graph(request, bound, moves, limit),
+            "moves": self._move_lines(bound, moves, durations) if moves else [],
+            "stuck": [self._stuck_group(bound, found, limit) for found in stuck if found.rows],
+            "list_url": self.page_url("changelist"),
+            "statistics_url": self._statistics_url(request, bound),
+            "media": self.media + Media(css={"all": ["statemachine_fields/machine.css"]}),
+        }
+        return self.render_page(request, "machine.html", context)
+
+    def _list_url(self, filters: Mapping[str, str]) -> str:
+        return f"{self.page_url('changelist')}?{urlencode(filters)}"
+
+    # How long rows stay
+
+    def _chart(self, bound: BoundMachine[Any], durations: Durations) -> SafeString:
+        tones = self.tones(bound)
+        bars = [
+            Bar(
+                label=bound.label_of(state),
+                tone=f"smf-tone-{tones[state]}" if state in tones else "smf-undeclared",
+                median=stay.median.total_seconds(),
+                p95=stay.p95.total_seconds(),
+            )
+            for state, stay in durations.states.items()
+        ]
+        title, description = _("How long rows stay in each state"), _("The table beside it has the same numbers.")
+        return mark_safe(draw_bars(bars, title=title, description=description))  # noqa: S308 - draw_bars() escapes
+
+    def _stay_lines(self, bound: BoundMachine[Any], durations: Durations) -> list[StayLine]:
+        tones = self.tones(bound)
+        return [
+            StayLine(badge(bound, state, tones), grouped(stay.count), *map(_short, (stay.median, stay.p95)))
+            for state, stay in durations.states.items()
+        ]
+
+    # Which moves they make
+
+    def _weighted_graph(
+        self, request: HttpRequest, bound: BoundMachine[Any], moves: Mapping[Move, int], limit: int
+    ) -> SafeString:
+        counts = count_states(self, request, bound, limit)
+        marks = Marks(
+            notes={state: shown(number, limit) for state, number in counts.items()},
+            links={state: self._list_url({f"{bound.names.status}__exact": state}) for state in counts},
+            weights=moves,
+            tones=self.tones(bound),
+        )
+        return mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
+
+    def _move_lines(self, bound: BoundMachine[Any], moves: Mapping[Move, int], durations: Durations) -> list[MoveLine]:
+        """Return the moves, the most used first, and those that are declared and that nobody made after them."""
+        tones = self.tones(bound)
+        declared = [(source, target) for source in bound.graph.states for target in bound.graph.targets(source)]
+        known = dict.fromkeys([*declared, *sorted(moves)])
+        return [
+            MoveLine(
+                source=badge(bound, source, tones) if source else "",
+                target=badge(bound, target, tones),
+                count=grouped(moves.get((source, target), 0)),
+                median=_short(durations.edges[source, target].median) if (source, target) in durations.edges else "",
+                is_used=(source, target) in moves,
+                is_declared=not source or bound.graph.allows(source, target),  # without a source, it is how a row began
+            )
+            for source, target in sorted(known, key=lambda move: -moves.get(move, 0))
+        ]
+
+    # Which are stuck
+
+    def _stuck_group(self, bound: BoundMachine[Any], stuck: Stuck, limit: int) -> StuckGroup:
+        status, changed_at = bound.names.status, bound.names.changed_at
+        filters = {f"{status}__exact": stuck.state, f"{changed_at}__lt": stuck.entered_before.isoformat()}
+        return StuckGroup(
+            badge=badge(bound, stuck.state, self.tones(bound)),
+            limit=_short(stuck.limit),
+            is_measured=stuck.is_measured,
+            rows=tuple(self._stuck_row(bound, row) for row in stuck.rows),
+            more=shown(stuck.more, limit) if stuck.more else "",
+            url=self._list_url(filters),
+        )
+
+    def _stuck_row(self, bound: BoundMachine[Any], row: Any) -> StuckRow:
+        entered_at = getattr(row, bound.names.changed_at)
+        error = getattr(row, bound.names.error) if bound.is_timed else ""
+        return StuckRow(
+            name=Truncator(as_text(str(row))).chars(80) or str(row.pk),
+            url=self.row_url("change", row),
+            age=time_tag(entered_at, in_words(since(entered_at))),
+            clock=clock_line(bound, row) if bound.is_timed else "",
+            error=Truncator(" ".join(as_text(error).split())).chars(160),
+        )
+
+    # What workers did
+
+    def _statistics_url(self, request: HttpRequest, bound: BoundMachine[Any]) -> str:
+        """Return the address of the machine's run statistics, if there are some that the user may see."""
+        if not bound.is_timed or not apps.is_installed(WORKER_APP):
+            return ""
+        model, site = apps.get_model(RUN_STATISTICS), self.admin_site
+        if not site.is_registered(model) or not site.get_model_admin(model).has_view_or_change_permission(request):
+            return ""
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
+        return f"{reverse(name, current_app=site.name)}?{urlencode({'machine': str(bound)})}"
+
+
+def read_days(request: HttpRequest) -> int:
+    """Return how many days are asked for. Nonsense is the usual number."""
+    text = request.GET.get(DAYS, "")
+    return next((days for days in WINDOWS if text == str(days)), USUAL)
+
+
+def window_name(days: int) -> str:
+    if days == 1:
+        return _("24 hours")
+    return ngettext("%(number)d day", "%(number)d days", days) % {"number": days}
+
+
+def count_moves(bound: BoundMachine[Any], since: dt.datetime) -> dict[Move, int]:
+    """Return how often each move was made from an instant on, first moves of rows too. One query."""
+    records: Any = bound.transition_model._base_manager.filter(transitioned_at__gte=since)
+    if sorts_ids_by_time(connections[records.db]):  # then the key finds them
+        records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
+    counted = records.order_by().values_list("from_status", "to_status").annotate(number=Count("*"))
+    return {(source, target): number for source, target, number in counted}
+
+
+def grouped(number: int) -> str:
+    return number_format(number, force_grouping=True)
+
+
+def _short(duration: dt.timedelta) -> str:
+    return short(duration.total_seconds())

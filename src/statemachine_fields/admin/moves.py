@@ -1,0 +1,202 @@
+"""Moving one row by hand: which buttons there are, what is asked first, and what is said afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.db import models, router, transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from statemachine_fields.admin.wording import in_words, since, who
+from statemachine_fields.exceptions import (
+    ConcurrentTransition,
+    InvalidStateTransition,
+    RowMissing,
+    StateMachineError,
+    TransitionBlocked,
+)
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.forms import form_class, writes_the_row
+from statemachine_fields.machine.graph import Transition
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from statemachine_fields.admin.pages import RowPages
+
+
+class NoteForm(forms.Form):
+    """What is asked where a transition declares no form of its own."""
+
+    note = forms.CharField(
+        label=gettext_lazy("Note"),
+        required=False,
+        max_length=1000,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=gettext_lazy("Kept with the record of the move."),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A button: a move out of the row's state, what it is called, and why it cannot be made now."""
+
+    state: str
+    label: str
+    reasons: tuple[str, ...]
+
+
+def choices_for(bound: BoundMachine[Any], instance: models.Model, user: Any) -> list[Choice]:
+    """Return a button for each move out of the row's state, in the order declared."""
+    states = getattr(instance, bound.accessor)
+    choices = []
+    for target in bound.graph.targets(states.current):
+        transition = bound.graph.transition(states.current, target)
+        blockers = states.blockers(target, user)
+        if writes_the_row(form_class(transition)):  # guards are asked once it is filled in
+            blockers = [blocker for blocker in blockers if blocker.code == "permission"]
+        choices.append(Choice(target, button_text(bound, transition), tuple(str(each) for each in blockers)))
+    return choices
+
+
+def button_text(bound: BoundMachine[Any], transition: Transition) -> str:
+    return str(transition.label) or _("Move to %(state)s") % {"state": bound.label_of(transition.to)}
+
+
+class RowMove:
+    """One request to move one row: what the person saw, what they want, and what came of it."""
+
+    def __init__(
+        self,
+        model_admin: RowPages,
+        request: HttpRequest,
+        bound: BoundMachine[Any],
+        instance: models.Model,
+    ) -> None:
+        self.model_admin = model_admin
+        self.request = request
+        self.bound = bound
+        self.instance = instance
+        self.states = getattr(instance, bound.accessor)
+        self.source: str = self.states.current
+        self.target = request.POST.get("to", "")
+        self.transition = bound.graph.transition(self.source, self.target)
+        self.expected = _number(request.POST.get("expected", ""))
+        self.form_class = form_class(self.transition) or NoteForm
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the row has moved since the person saw it, so that they decided about something else."""
+        sequence: int = getattr(self.instance, self.bound.names.sequence)
+        return self.expected != sequence
+
+    @property
+    def is_possible(self) -> bool:
+        return self.bound.graph.allows(self.source, self.target)
+
+    @property
+    def asks_first(self) -> bool:
+        return bool(self.transition.confirm) or self.transition.form is not None
+
+    @property
+    def question(self) -> str:
+        confirm = self.transition.confirm
+        return "" if isinstance(confirm, bool) else str(confirm)
+
+    def form(self, *, filled_in: bool) -> forms.BaseForm:
+        """Return the form of the transition: as it was sent, or as it is first shown."""
+        arguments: dict[str, Any] = {}
+        if writes_the_row(self.form_class):
+            arguments["instance"] = self.instance
+        if filled_in:
+            return self.form_class(self.request.POST, self.request.FILES, **arguments)
+        return self.form_class(initial={"note": self.request.POST.get("note", "")}, **arguments)
+
+    def make(self, form: forms.BaseForm, label: str) -> None:
+        """Move the row and log it, both or neither, and say what happened."""
+        try:
+            with transaction.atomic(using=router.db_for_write(type(self.instance), instance=self.instance)):
+                arguments = self.model_admin.get_transition_arguments(
+                    self.request, self.instance, self.bound, self.target, form
+                )
+                self.states.transition_to(self.target, expected=self.expected, user=self.request.user, **arguments)
+                if isinstance(form, forms.BaseModelForm):
+                    form._save_m2m()  # type: ignore[attr-defined]
+                self.model_admin.log_change(
+                    self.request, self.instance, moved_message(self.bound, self.source, self.target)
+                )
+        except (StateMachineError, ValidationError) as error:
+            self.say_why_not(error, label)
+            return
+        names = {"row": label, "from": self.bound.label_of(self.source), "to": self.bound.label_of(self.target)}
+        self._say(_("“%(row)s” was moved from %(from)s to %(to)s.") % names, messages.SUCCESS)
+
+    def say_why_not(self, error: Exception, label: str) -> None:
+        """Say in plain words why the row was not moved."""
+        lost = isinstance(error, ConcurrentTransition)
+        self._say(_not_moved(label, self._why_not(error)), messages.WARNING if lost else messages.ERROR)
+
+    def say_too_late(self, label: str) -> None:
+        self._say(_not_moved(label, self._who_was_faster()), messages.WARNING)
+
+    def say_no_such_state(self, label: str) -> None:
+        self._say(_not_moved(label, _("there is no such state.")), messages.ERROR)
+
+    def say_no_such_move(self, label: str) -> None:
+        self._say(_not_moved(label, self._no_such_move(self.source, self.target)), messages.ERROR)
+
+    def _no_such_move(self, source: str, target: str) -> str:
+        names = {"from": self.bound.label_of(source), "to": self.bound.label_of(target)}
+        return _("there is no move from %(from)s to %(to)s.") % names
+
+    def _why_not(self, error: Exception) -> str:
+        match error:
+            case ConcurrentTransition(status=None):
+                return _("the database was busy with the same row. Try again.")
+            case ConcurrentTransition():
+                return self._who_was_faster()
+            case TransitionBlocked(blockers=blockers):
+                return " ".join(str(blocker) for blocker in blockers)
+            case InvalidStateTransition():
+                return self._no_such_move(error.from_status, error.to_status)
+            case RowMissing():
+                return _("it has been deleted meanwhile.")
+            case ValidationError():
+                return " ".join(error.messages)
+        return str(error)
+
+    def _who_was_faster(self) -> str:
+        last = self.states.history.first()
+        if last is None:
+            return _("it is not as you saw it any more. Look at it again.")
+        facts = {
+            "who": who(last.metadata["actor"]) if last.metadata.get("actor") else _("somebody else"),
+            "to": self.bound.label_of(last.to_status),
+            "time": in_words(since(last.transitioned_at)),
+        }
+        return (
+            _("%(who)s moved it to %(to)s %(time)s ago, after you had opened the page. Look at it again, and decide.")
+            % facts
+        )
+
+    def _say(self, text: str, level: int) -> None:
+        self.model_admin.message_user(self.request, text, level)
+
+
+def _not_moved(label: str, why: str) -> str:
+    return _("“%(row)s” was not moved: %(why)s") % {"row": label, "why": why}
+
+
+def moved_message(bound: BoundMachine[Any], source: str, target: str) -> str:
+    """Return what the admin's log says of a move."""
+    return _("Moved from %(from)s to %(to)s.") % {"from": bound.label_of(source), "to": bound.label_of(target)}
+
+
+def _number(text: str) -> int:
+    """Return the number of moves that a form says it has seen; one that no row has if it says nonsense."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else -1

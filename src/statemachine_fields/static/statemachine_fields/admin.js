@@ -1,0 +1,41 @@
+"use strict";
+// Comfort only: every page works without it.
+document.addEventListener("DOMContentLoaded", () => {
+    // What was folded stays folded.
+    for (const fold of document.querySelectorAll("details[data-smf-remember]")) {
+        const key = `statemachine_fields.${fold.dataset.smfRemember}`;
+        try {
+            const kept = localStorage.getItem(key);
+            if (kept !== null) {
+                fold.open = kept === "open";
+            }
+            fold.addEventListener("toggle", () => localStorage.setItem(key, fold.open ? "open" : "closed"));
+        } catch {
+            // The browser keeps nothing: so be it.
+        }
+    }
+    // A second click on a button that has been pressed would only be told that it came too late.
+    const forms = document.querySelectorAll(".smf-moves, .smf-clock form");
+    for (const form of forms) {
+        form.addEventListener("submit", (event) => {
+            if (form.dataset.smfSent || !mayLeave(form)) {
+                event.preventDefault();
+                return;
+            }
+            form.dataset.smfSent = "yes";
+        });
+    }
+    window.addEventListener("pageshow", () => {
+        for (const form of forms) {
+            delete form.dataset.smfSent;
+        }
+    });
+    // What was typed into the row's own form is not saved by a move.
+    const own = document.querySelector("#content-main > form[id$='_form']");
+    let isEdited = false;
+    own?.addEventListener("input", () => { isEdited = true; });
+    own?.addEventListener("change", () => { isEdited = true; });
+    function mayLeave(form) {
+        return !isEdited || window.confirm(form.dataset.smfUnsaved);
+    }
+});
