@@ -405,6 +405,21 @@ def test_moving_plain_rows_takes_a_constant_number_of_statements(admin_client):
     assert statements(5) == statements(50)
 
 
+@pytest.mark.parametrize(("to", "asked"), [("CHECK", 3), ("DONE", 4)])
+def test_the_page_asks_one_question_for_the_states_and_one_for_rows_with_guards(admin_client, to, asked):
+    def count(rows):
+        with CaptureQueriesContext(connection) as captured:
+            choose_quietly(rows)
+        return len(captured) - 2  # the session and the user
+
+    def choose_quietly(rows):
+        data = {"action": f"states_move_to_{to}", "_selected_action": [row.pk for row in rows]}
+        assert admin_client.post(page(Dossier), data).status_code == 200
+
+    few, many = dossiers(2, status="CHECK"), dossiers(50, status="CHECK")
+    assert count(few) == count(many) == asked  # Django itself counts the list, for its action
+
+
 def test_an_order_that_costs_little_is_said_not_to_be_taken_back(admin_client):
     rows = [Order.objects.create(customer="Ada", total=total, status="DELIVERED") for total in (5, 50)]
 

@@ -7,7 +7,9 @@ import re
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from lab.models import Car, Dossier, Invoice, Parcel, Reasoned
 from shop.models import Order
@@ -89,8 +91,6 @@ def test_an_end_says_that_it_is_one(admin_client, dossier):
 
 
 def test_a_state_that_is_no_longer_declared_is_shown_by_its_value(admin_client, dossier):
-    from django.db import connection
-
     with connection.cursor() as cursor:
         cursor.execute("UPDATE lab_dossier SET status = 'MISLAID'")
 
@@ -404,3 +404,31 @@ def test_a_permission_is_asked_again_when_the_button_is_pressed(client, dossier)
 
     assert messages_of(response) == ["“Case 7” was not moved: You do not have the permission for this move."]
     assert not dossier.states.history.exists()
+
+
+# How much is asked
+
+
+@pytest.mark.parametrize("state", ["LOST", "DONE"])
+def test_the_page_that_asks_before_a_move_asks_three_questions_itself(client, admin_user, dossier, state):
+    client.force_login(admin_user)
+    url = page(Dossier, "move", dossier.pk, "states")
+
+    with CaptureQueriesContext(connection) as captured:
+        client.post(url, {"to": state, "expected": 0})
+
+    assert len(captured) == 3  # the session, the user, the row
+
+
+def test_a_move_of_a_plain_row_takes_few_statements(client, admin_user):
+    invoice = Invoice.objects.create()
+    client.force_login(admin_user)
+    client.get(page(Invoice, "change", invoice.pk))
+
+    with CaptureQueriesContext(connection) as captured:
+        client.post(page(Invoice, "move", invoice.pk, "payment"), {"to": "PAID", "expected": 0})
+
+    asked = [query["sql"] for query in captured if not query["sql"].startswith(("SAVEPOINT", "RELEASE", "BEGIN"))]
+    one_statement = connection.vendor == "postgresql"
+    # The session, the user, the row; the move and its record; the log.
+    assert len(asked) == 3 + (1 if one_statement else 2) + 1

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
-from django.contrib.admin.options import IS_POPUP_VAR
 from django.db import models, router, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.formats import number_format
+from django.utils.functional import lazy
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -32,36 +32,36 @@ class MachineActions(RowPages):
     #: How many rows one action moves at most, so that no request lasts for minutes.
     bulk_limit = 10_000
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        actions: dict[str, Any] = super().get_actions(request)
-        if self.actions is None or IS_POPUP_VAR in request.GET or not self.has_move_permission(request):
-            return actions
-        for bound in self.machines.values():
-            for name, description, action in self._actions_of(bound):
-                actions[name] = (action, name, description.replace("%", "%%"))  # Django formats it once more
-        return actions
+    def __init__(self, model: type[models.Model], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if self.actions is not None:  # which is how a model admin says that it wants none
+            ours = [action for bound in self.machines.values() for action in self._actions_of(bound)]
+            self.actions = [*self.actions, *ours]
 
-    def _actions_of(self, bound: BoundMachine[Any]) -> list[tuple[str, str, Action]]:
+    def _actions_of(self, bound: BoundMachine[Any]) -> list[Action]:
         targets = {target for targets in bound.graph.edges.values() for target in targets}
-        prefix = f"{capfirst(self.name_of(bound))}: " if len(self.machines) > 1 else ""
-        moves = {state: _("Move to %(state)s") % {"state": bound.label_of(state)} for state in bound.graph.states}
-        found = [
-            (f"{bound.accessor}_move_to_{state}", prefix + text, self._mover(bound, state))
-            for state, text in moves.items()
-            if state in targets
-        ]
-        verbs = VERBS.values() if bound.is_timed else ()
-        return found + [
-            (f"{bound.accessor}_{verb.name}", prefix + str(verb.label), self._winder(bound, verb)) for verb in verbs
-        ]
+        moves = [self._mover(bound, state) for state in bound.graph.states if state in targets]
+        return moves + ([self._winder(bound, verb) for verb in VERBS.values()] if bound.is_timed else [])
+
+    def _action(self, bound: BoundMachine[Any], name: str, text: Callable[[], str], run: Action) -> Action:
+        def describe() -> str:  # when it is shown, in the language of the reader
+            prefix = f"{capfirst(self.name_of(bound))}: " if len(self.machines) > 1 else ""
+            return f"{prefix}{text()}".replace("%", "%%")  # Django formats it once more
+
+        run.__name__ = f"{bound.accessor}_{name}"
+        described: Action = admin.action(permissions=["move"], description=lazy(describe, str)())(run)
+        return described
 
     # Moves
 
     def _mover(self, bound: BoundMachine[Any], state: str) -> Action:
-        def action(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
+        def text() -> str:
+            return _("Move to %(state)s") % {"state": bound.label_of(state)}
+
+        def run(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
             return self._move_rows(request, bound, state, queryset)
 
-        return action
+        return self._action(bound, f"move_to_{state}", text, run)
 
     def _move_rows(
         self, request: HttpRequest, bound: BoundMachine[Any], state: str, queryset: models.QuerySet[Any]
@@ -123,11 +123,11 @@ class MachineActions(RowPages):
     # Clocks
 
     def _winder(self, bound: BoundMachine[Any], verb: Verb) -> Action:
-        def action(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
+        def run(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
             self._wind(request, bound, verb, queryset)
             return None
 
-        return action
+        return self._action(bound, verb.name, lambda: str(verb.label), run)
 
     def _wind(self, request: HttpRequest, bound: BoundMachine[Any], verb: Verb, queryset: models.QuerySet[Any]) -> None:
         done, left = 0, Counter[str]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -34,14 +35,24 @@ class StateFilter(admin.ChoicesFieldListFilter):
         field_path: str,
     ) -> None:
         super().__init__(field, request, params, model, model_admin, field_path)
-        self.counts: dict[str, int] = {}
-        self.limit: int = getattr(model_admin, "count_limit", COUNT_LIMIT)
-        if field.bound is not None and field_path == field.name:  # a row of another model has none of its own
-            self.counts = count_states(model_admin, request, field.bound, self.limit)
+        self.request = request
+        self.model_admin = model_admin
+
+    @cached_property
+    def limit(self) -> int:
+        return getattr(self.model_admin, "count_limit", COUNT_LIMIT)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many rows there are in each state; nothing for the state of another model's row. Asked for when shown."""
+        field: Any = self.field
+        if field.bound is None or self.field_path != field.name:
+            return {}
+        return count_states(self.model_admin, self.request, field.bound, self.limit)
 
     def choices(self, changelist: ChangeList) -> Iterator[_ListFilterChoices]:
         states = ["", *(value for value, _label in self.field.flatchoices)]  # the first choice is all of them
         for state, choice in zip(states, super().choices(changelist), strict=True):
-            if state in self.counts and not changelist.add_facets:
+            if not changelist.add_facets and state in self.counts:
                 choice["display"] = f"{choice['display']} ({shown(self.counts[state], self.limit)})"
             yield choice
