@@ -11,7 +11,7 @@ from statemachine_fields import State, StateMachine, Transition
 from statemachine_fields.worker import HandlerContext, Move, Retry
 
 cancel = Transition("CANCELLED", label="Cancel", confirm="Cancel this order for good? The customer is told at once.")
-take_back = Transition("RETURNED", label="Accept return", form="shop.forms.ReturnForm")
+take_back = Transition("RETURNED", label="Return", form="shop.forms.ReturnForm")
 
 
 class Order(models.Model):

@@ -190,4 +190,4 @@ def test_a_duration_has_two_units_at_most(seconds):
 
 def test_numbers_are_written_as_the_reader_writes_them():
     with translation.override("de"):
-        assert short(1.5) == "1,5 s"
+        assert short(1.5) == "1,5 Sek."

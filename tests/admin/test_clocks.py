@@ -73,7 +73,7 @@ def test_a_parked_row_shows_its_error_as_text(admin_client, order):
     assert "Clock: parked" in words_of(response)
     assert "<b>The carrier</b> is busy." in text_of(response)
     assert "<b>The carrier</b>" not in response.content.decode()
-    assert "Attempt 4" in words_of(response)
+    assert "Failed attempts 3" in words_of(response)
     assert verbs(response) == ["resume"]
 
 

@@ -286,9 +286,10 @@ def test_the_same_button_pressed_twice_moves_once(admin_client, dossier):
     dossier.states.transition_to("CHECK")
 
     press(admin_client, dossier, to="CHECK")
-    press(admin_client, dossier, to="CHECK")  # a loop: the graph would allow it again
+    response = press(admin_client, dossier, to="CHECK")  # a loop: the graph would allow it again
 
     assert Dossier.objects.get().status_sequence == 2
+    assert messages_of(response)[0].startswith("You have moved “Case 7” to")
 
 
 def test_a_race_that_is_lost_after_the_row_was_loaded_is_said(admin_client, dossier, monkeypatch):

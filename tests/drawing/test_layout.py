@@ -227,7 +227,7 @@ def test_many_single_states_fill_the_rows_of_a_page():
     layout = lay_out(states="ABCDEFGHIJKLMNOPQRSTUVWXY")
 
     assert layout.width <= PAGE
-    assert len({box.y for box in layout.boxes.values()}) == 4
+    assert 1 < len({box.y for box in layout.boxes.values()}) < 5
 
 
 def test_many_ways_of_equal_length_lie_around_the_middle():

@@ -107,18 +107,23 @@ class MachineActions(RowPages):
             )
             names = {"number": number_format(outcome.moved, force_grouping=True), "state": state}
             self.message_user(request, text % names, messages.SUCCESS)
-        for reason, number in outcome.refused.most_common():
-            self._say_not_moved(request, number, reason)
         if outcome.changed:
-            self._say_not_moved(request, outcome.changed, _("Changed or deleted since you saw the list."))
+            outcome.refused[_("Changed or deleted since you saw the list.")] += outcome.changed
+        if outcome.refused:
+            number = outcome.refused.total()
+            text = ngettext("%(number)s row was not moved: %(why)s", "%(number)s rows were not moved: %(why)s", number)
+            self._say_reasons(request, text, outcome.refused)
         if outcome.error:
             text = _("The move stopped there, and can be repeated: %(why)s") % {"why": outcome.error}
             self.message_user(request, text, messages.ERROR)
 
-    def _say_not_moved(self, request: HttpRequest, number: int, why: str) -> None:
-        text = ngettext("%(number)s row was not moved: %(why)s", "%(number)s rows were not moved: %(why)s", number)
-        shown = number_format(number, force_grouping=True)
-        self.message_user(request, text % {"number": shown, "why": why}, messages.WARNING)
+    def _say_reasons(self, request: HttpRequest, text: str, reasons: Counter[str]) -> None:
+        """Say for how many rows nothing was done and why, in one message: each reason with its number, if there are
+        several."""
+        found = [(number_format(number, force_grouping=True), why) for why, number in reasons.most_common()]
+        why = found[0][1] if len(found) == 1 else " ".join(f"{number} × {why}" for number, why in found)
+        number = number_format(reasons.total(), force_grouping=True)
+        self.message_user(request, text % {"number": number, "why": why}, messages.WARNING)
 
     # Clocks
 
@@ -153,9 +158,9 @@ class MachineActions(RowPages):
             text = ngettext("%(verb)s: %(number)s row.", "%(verb)s: %(number)s rows.", done)
             names = {"verb": verb.label, "number": number_format(done, force_grouping=True)}
             self.message_user(request, text % names, messages.SUCCESS)
-        for reason, number in left.most_common():
+        if left:
+            number = left.total()
             text = ngettext(
                 "%(number)s row was left alone: %(why)s", "%(number)s rows were left alone: %(why)s", number
             )
-            names = {"number": number_format(number, force_grouping=True), "why": reason}
-            self.message_user(request, text % names, messages.WARNING)
+            self._say_reasons(request, text, left)

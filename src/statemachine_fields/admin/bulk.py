@@ -92,7 +92,8 @@ class BulkMove:
     def _look(self) -> None:
         changed_at = self.bound.names.changed_at
         counted = self.queryset.values(self.status).annotate(number=Count("pk", distinct=True), last=Max(changed_at))
-        for found in counted:
+        order = list(self.bound.graph.states)
+        for found in sorted(counted, key=lambda found: _place(found[self.status], order)):
             self.numbers[found[self.status]] = found["number"]
             self.seen_at = max(filter(None, [self.seen_at, found["last"]]), default=None)
         self._choose_sources()
@@ -195,6 +196,11 @@ class BulkMove:
         if moved:
             user: Any = self.request.user
             LogEntry.objects.log_actions(user.pk, list(rows), CHANGE, message)
+
+
+def _place(state: str, order: list[str]) -> int:
+    """Return where a state was declared; after all others if it is not."""
+    return order.index(state) if state in order else len(order)
 
 
 def read_seen_at(request: HttpRequest) -> dt.datetime | None:

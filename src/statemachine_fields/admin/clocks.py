@@ -94,8 +94,10 @@ def read_clock(bound: BoundMachine[Any], instance: models.Model) -> Reading:
     else:
         verbs = ["run_now"] if runs else []
     if clock.next_at is not None:
-        facts.insert(0, (_("Next run"), _moment(clock.next_at)))
-    if clock.failures or clock.crashes or clock.is_leased:
+        facts.insert(0, (_("Next run"), time_tag(clock.next_at)))
+    if clock.is_parked:
+        facts.append((_("Failed attempts"), str(clock.failures)))
+    elif clock.failures or clock.crashes or clock.is_leased:
         facts.append((_("Attempt"), str(clock.failures + 1)))
     if clock.crashes:
         facts.append((_("Workers that died of it"), str(clock.crashes)))
@@ -108,9 +110,11 @@ def read_clock(bound: BoundMachine[Any], instance: models.Model) -> Reading:
     )
 
 
-def clock_line(bound: BoundMachine[Any], instance: models.Model) -> str:
-    """Return what the clock says in a few words, for a column of the list."""
+def clock_line(bound: BoundMachine[Any], instance: models.Model) -> str | None:
+    """Return what the clock says in a few words, for a column of the list; nothing if nothing is due."""
     clock = _Columns(bound, instance)
+    if clock.next_at is None and not clock.is_leased and not clock.is_parked:
+        return None
     return format_html('<span title="{}">{}</span>', clock.error, clock.summary()) if clock.error else clock.summary()
 
 

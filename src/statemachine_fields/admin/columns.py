@@ -20,7 +20,7 @@ from statemachine_fields.machine.bound import BoundMachine
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-Column = Callable[[Any], str]
+Column = Callable[[Any], str | None]
 
 
 class MachineColumns(MachineAdmin):
@@ -39,10 +39,10 @@ class MachineColumns(MachineAdmin):
         self,
         bound: BoundMachine[Any],
         name: str,
-        show: Callable[[BoundMachine[Any], models.Model], str],
+        show: Callable[[BoundMachine[Any], models.Model], str | None],
         description: str | _StrPromise,
     ) -> Column:
-        def column(row: models.Model) -> str:
+        def column(row: models.Model) -> str | None:
             return show(bound, row)
 
         column.__name__ = name

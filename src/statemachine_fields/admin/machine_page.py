@@ -214,7 +214,7 @@ class MachinePage(MachineAdmin):
             name=Truncator(as_text(str(row))).chars(80) or str(row.pk),
             url=self.row_url("change", row),
             age=time_tag(entered_at, in_words(since(entered_at))),
-            clock=clock_line(bound, row) if bound.is_timed else "",
+            clock=(clock_line(bound, row) or "") if bound.is_timed else "",
             error=Truncator(" ".join(as_text(error).split())).chars(160),
         )
 

@@ -21,6 +21,7 @@ from statemachine_fields.exceptions import (
     TransitionBlocked,
 )
 from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.context import described
 from statemachine_fields.machine.forms import form_class, writes_the_row
 from statemachine_fields.machine.graph import Transition
 
@@ -138,11 +139,24 @@ class RowMove:
 
     def say_why_not(self, error: Exception, label: str) -> None:
         """Say in plain words why the row was not moved."""
-        lost = isinstance(error, ConcurrentTransition)
-        self._say(_not_moved(label, self._why_not(error)), messages.WARNING if lost else messages.ERROR)
+        if isinstance(error, ConcurrentTransition) and error.status is not None:
+            self.say_too_late(label)
+        else:
+            lost = isinstance(error, ConcurrentTransition)
+            self._say(_not_moved(label, self._why_not(error)), messages.WARNING if lost else messages.ERROR)
 
     def say_too_late(self, label: str) -> None:
-        self._say(_not_moved(label, self._who_was_faster()), messages.WARNING)
+        """Say who was faster; that it is done, if it was this person themselves who pressed twice."""
+        last = self.states.history.first()
+        if last is not None and last.to_status == self.target and self._is_own(last.metadata.get("actor")):
+            names = {"row": label, "to": self.bound.label_of(self.target)}
+            self._say(_("You have moved “%(row)s” to %(to)s already.") % names, messages.INFO)
+        else:
+            self._say(_not_moved(label, self._who_was_faster(last)), messages.WARNING)
+
+    def _is_own(self, actor: Any) -> bool:
+        own = described(self.request.user)
+        return isinstance(actor, dict) and all(actor.get(name) == own[name] for name in ("model", "pk"))
 
     def say_no_such_state(self, label: str) -> None:
         self._say(_not_moved(label, _("there is no such state.")), messages.ERROR)
@@ -156,10 +170,8 @@ class RowMove:
 
     def _why_not(self, error: Exception) -> str:
         match error:
-            case ConcurrentTransition(status=None):
-                return _("the database was busy with the same row. Try again.")
             case ConcurrentTransition():
-                return self._who_was_faster()
+                return _("the database was busy with the same row. Try again.")
             case TransitionBlocked(blockers=blockers):
                 return " ".join(str(blocker) for blocker in blockers)
             case InvalidStateTransition():
@@ -170,8 +182,7 @@ class RowMove:
                 return " ".join(error.messages)
         return str(error)
 
-    def _who_was_faster(self) -> str:
-        last = self.states.history.first()
+    def _who_was_faster(self, last: Any) -> str:
         if last is None:
             return _("it is not as you saw it any more. Look at it again.")
         facts = {

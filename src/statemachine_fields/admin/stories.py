@@ -121,5 +121,5 @@ def _fact(name: str, value: Any) -> Fact:
         return Fact(as_text(name), who(value), False)
     if isinstance(value, dict | list) and value:
         return Fact(as_text(name), as_json(value, indent=2), True)
-    text = as_text(value) if isinstance(value, str) else as_json(value)
+    text = (as_text(value) or "–") if isinstance(value, str) else as_json(value)
     return Fact(as_text(name), text, "\n" in text)

@@ -11,7 +11,7 @@ from statemachine_fields.drawing.ranks import Move, backward_moves, connected_pa
 from statemachine_fields.drawing.routes import CORNER, LABEL_OFF, LOOP, NARROW_PORT, Point, Route, find_routes, loop
 
 #: A layout from left to right is at most so wide and has at most so many ranks. Others run from top to bottom.
-PAGE = 1000
+PAGE = 1150
 RANKS = 8
 
 GAP = 46  # between two layers, at least

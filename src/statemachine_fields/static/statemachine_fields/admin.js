@@ -14,8 +14,17 @@ document.addEventListener("DOMContentLoaded", () => {
             // The browser keeps nothing: so be it.
         }
     }
+    // Where a large graph does not fit, the row's own state is in sight.
+    for (const drawing of document.querySelectorAll(".smf-fold .smf-drawing")) {
+        const current = drawing.querySelector(".smf-current");
+        if (current && drawing.scrollHeight > drawing.clientHeight) {
+            const box = current.getBoundingClientRect();
+            const frame = drawing.getBoundingClientRect();
+            drawing.scrollTop += box.top + box.height / 2 - (frame.top + frame.height / 2);
+        }
+    }
     // A second click on a button that has been pressed would only be told that it came too late.
-    const forms = document.querySelectorAll(".smf-moves, .smf-clock form");
+    const forms = document.querySelectorAll("form[data-smf-once]");
     for (const form of forms) {
         form.addEventListener("submit", (event) => {
             if (form.dataset.smfSent || !mayLeave(form)) {
@@ -36,6 +45,6 @@ document.addEventListener("DOMContentLoaded", () => {
     own?.addEventListener("input", () => { isEdited = true; });
     own?.addEventListener("change", () => { isEdited = true; });
     function mayLeave(form) {
-        return !isEdited || window.confirm(form.dataset.smfUnsaved);
+        return !isEdited || !form.dataset.smfUnsaved || window.confirm(form.dataset.smfUnsaved);
     }
 });
