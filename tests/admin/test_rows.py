@@ -115,7 +115,7 @@ def test_the_style_of_graphs_is_the_one_that_drawings_expect():
     from django.contrib.staticfiles import finders
 
     with open(finders.find("statemachine_fields/graph.css")) as file:  # noqa: PTH123
-        assert file.read() == graph_css()
+        assert file.read() == graph_css(), "write what graph_css() returns to the file"
 
 
 @pytest.mark.parametrize(("count", "asked"), [(0, 7), (3, 7), (2000, 7)])

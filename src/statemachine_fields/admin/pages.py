@@ -116,8 +116,8 @@ class RowPages(MachineAdmin):
         )
 
     def _graph(self, bound: BoundMachine[Any], obj: models.Model, state: str, tones: dict[str, str]) -> SafeString:
-        recent = getattr(obj, bound.accessor).history.values_list("from_status", "to_status")[:PATH_LENGTH]
-        marks = Marks(current=state, path=set(recent), tones=tones)
+        recent = list(getattr(obj, bound.accessor).history.values_list("from_status", "to_status")[:PATH_LENGTH])
+        marks = Marks(current=state, path=list(dict.fromkeys(reversed(recent))), tones=tones)
         return mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
 
     # Moving it
