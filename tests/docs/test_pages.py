@@ -14,6 +14,8 @@ import statemachine_fields
 from statemachine_fields import signals as signals_module
 from statemachine_fields import testing, worker
 from statemachine_fields.conf import Settings
+from statemachine_fields.machine.diagram import draw
+from statemachine_fields.machine.graph import build_graph
 from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.machine.policy import POLICY_OPTIONS
 from tests.docs.pages import DOCS, ROOT, all_pages
@@ -157,3 +159,12 @@ def test_log_lines_are_quoted_as_workers_write_them():
         # What differs from row to row is a gap in the page and in the code.
         for words in re.split(r"…|\d+|\bfirst\b|signal SIGKILL|\bclaimer\b", line):
             assert words.strip(" .,;:") in source, line
+
+
+def test_the_picture_of_the_first_machine_is_what_the_library_draws():
+    states = [("PENDING", "Pending"), ("PAID", "Paid"), ("SHIPPED", "Shipped"), ("CANCELLED", "Cancelled")]
+    moves = {"PENDING": ["PAID", "CANCELLED"], "PAID": ["SHIPPED", "CANCELLED"]}
+
+    drawn = draw(build_graph(states, "PENDING", moves, max_length=50), "svg")
+
+    assert (DOCS / "_static" / "order-states.svg").read_text() == drawn
