@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
+from django import forms
 from django.core import checks
 from django.db import models
 from django.test.utils import isolate_apps, override_settings
@@ -20,6 +21,10 @@ def machine(edges: dict[str, list[Any]] | None = None, **options) -> StateMachin
     named = [getattr(target, "to", target) for targets in edges.values() for target in targets]
     states = dict.fromkeys(["A", *edges, *named])
     return StateMachine([(state, state.title()) for state in states], "A", edges, **options)
+
+
+class UploadForm(forms.Form):
+    scan = forms.FileField()
 
 
 def problems(model: type[models.Model]) -> list[checks.CheckMessage]:
@@ -84,6 +89,8 @@ def test_wrong_settings_are_told_before_the_first_move():
         ("nowhere.Form", "No module named 'nowhere'"),
         ("shop.forms.forms", "is not a form class."),
         (dict, "<class 'dict'> is not a form class."),
+        (UploadForm, "UploadForm.scan is a file, and only a field of the row can keep one."),
+        ("lab.forms.SealForm", "SealForm is a form of lab.Dossier, not of lab.Order."),
     ],
 )
 @isolate_apps("lab")

@@ -18,7 +18,7 @@ from django.db import models
 from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
-from statemachine_fields.machine.forms import form_class
+from statemachine_fields.machine.forms import what_is_wrong
 from statemachine_fields.worker_checks import check_timed, handlers_never_called, worker_not_installed
 
 
@@ -143,12 +143,10 @@ def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
 
 def wrong_forms(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
     for (source, target), transition in bound.graph.details.items():
-        try:
-            form_class(transition)
-        except (ImportError, TypeError) as error:
+        if wrong := what_is_wrong(bound, transition):
             yield checks.Error(
-                f"The form of the transition from {source!r} to {target!r} in {bound.accessor!r} cannot be used: {error}",
-                hint="Name a class that derives from django.forms.Form or ModelForm, or its dotted path.",
+                f"The form of the transition from {source!r} to {target!r} in {bound.accessor!r} cannot be used: {wrong}",
+                hint="Name a class that derives from django.forms.Form, or from ModelForm for this model, or its dotted path.",
                 obj=bound.model,
                 id="statemachine_fields.E005",
             )

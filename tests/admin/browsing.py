@@ -45,8 +45,11 @@ def messages_of(response):
     return [str(message) for message in response.context["messages"]]
 
 
-def press(client, row, accessor="states", *, to, expected=None, **fields):
-    """Press the button of a move, as the page of the row has it, and follow to what is shown then."""
+def press(client, row, accessor="states", *, to, expected=None, beside="", **fields):
+    """Press the button of a move, as the page of the row has it, and follow to what is shown then.
+
+    `beside` is what was typed beside the button; other fields are those of the page that asks.
+    """
     sequence = getattr(row, f"{type(row).__dict__[accessor].bound.names.sequence}") if expected is None else expected
     url = page(type(row), "move", row.pk, accessor)
-    return client.post(url, {"to": to, "expected": sequence, **fields}, follow=True)
+    return client.post(url, {"_to": to, "_expected": sequence, "_note": beside, **fields}, follow=True)

@@ -103,7 +103,7 @@ def test_run_now_leaves_a_running_row_to_its_worker(admin_client, order):
 
     response = wind(admin_client, order, "run_now")
 
-    assert "is being run by me:1" in messages_of(response)[0]
+    assert messages_of(response) == [f"“{order}” was left alone: A worker is running it."]
     assert columns_of(order) == before
     assert not LogEntry.objects.exists()
     assert lease.is_trusted

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+from django import forms
+from django.contrib.admin import site
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.db import connection
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from lab.models import Car, Dossier, Invoice, Parcel, Reasoned
 from shop.models import Order
+from statemachine_fields import Transition
 from statemachine_fields.admin.base import MachineAdmin
+from statemachine_fields.admin.moves import RowMove
 from statemachine_fields.signals import pre_transition
 from tests.admin.browsing import messages_of, page, press, staff, text_of
 
@@ -29,7 +35,7 @@ def dossier():
 
 def buttons(response):
     """Return the buttons of moves by the state they lead to: whether each can be pressed."""
-    found = re.findall(r'<button[^>]*name="to" value="([^"]*)"([^>]*)>', response.content.decode())
+    found = re.findall(r'<button[^>]*name="_to" value="([^"]*)"([^>]*)>', response.content.decode())
     return {state: "disabled" not in rest for state, rest in found}
 
 
@@ -113,7 +119,7 @@ def test_the_page_to_add_a_row_has_no_buttons(admin_client):
 def test_a_button_moves_the_row_records_who_and_logs_it(client, dossier):
     staff(client, *MOVER, username="ada")
 
-    response = press(client, dossier, to="CHECK", note="looks odd")
+    response = press(client, dossier, to="CHECK", beside="looks odd")
 
     dossier.refresh_from_db()
     record = dossier.states.history.get()
@@ -128,13 +134,13 @@ def test_a_button_moves_the_row_records_who_and_logs_it(client, dossier):
 
 
 def test_an_empty_note_leaves_no_trace(admin_client, dossier):
-    press(admin_client, dossier, to="CHECK", note="")
+    press(admin_client, dossier, to="CHECK", beside="")
 
     assert set(dossier.states.history.get().metadata) == {"actor"}
 
 
 def test_a_note_that_is_too_long_is_said_and_nothing_moves(admin_client, dossier):
-    response = press(admin_client, dossier, to="CHECK", note="x" * 1001)
+    response = press(admin_client, dossier, to="CHECK", beside="x" * 1001)
 
     assert "at most 1000 characters" in text_of(response)
     assert not dossier.states.history.exists()
@@ -154,7 +160,7 @@ def test_the_log_entry_and_the_move_are_written_together_or_not_at_all(admin_cli
 def test_the_list_is_found_again_as_it_was(admin_client, dossier):
     url = f"{page(Dossier, 'move', dossier.pk, 'states')}?_changelist_filters=status__exact%3DOPEN"
 
-    response = admin_client.post(url, {"to": "CHECK", "expected": 0})
+    response = admin_client.post(url, {"_to": "CHECK", "_expected": 0})
 
     assert response.url == f"{page(Dossier, 'change', dossier.pk)}?_changelist_filters=status__exact%3DOPEN"
 
@@ -201,7 +207,7 @@ def test_the_model_admin_can_add_to_what_is_recorded(client, admin_user, monkeyp
     row = Reasoned.objects.create()
     client.force_login(admin_user)
 
-    press(client, row, to="DONE", note="and a note")
+    press(client, row, to="DONE", beside="and a note")
 
     record = row.states.history.get()
     assert (record.actor, record.reason, record.metadata["note"]) == (admin_user, "by hand", "and a note")
@@ -211,7 +217,7 @@ def test_the_model_admin_can_add_to_what_is_recorded(client, admin_user, monkeyp
 
 
 def test_a_move_that_asks_for_confirmation_moves_only_after_it(admin_client, dossier):
-    asked = press(admin_client, dossier, to="LOST", note="typed before")
+    asked = press(admin_client, dossier, to="LOST", beside="typed before")
 
     assert "Are you sure?" in text_of(asked)
     assert 'value="typed before"' in asked.content.decode()
@@ -327,7 +333,9 @@ def test_a_veto_of_a_receiver_is_said(admin_client, dossier):
 def test_addresses_do_nothing_unless_posted_to(admin_client, method, name):
     order = Order.objects.create(customer="Ada", total=10)
 
-    response = getattr(admin_client, method)(page(Order, name, order.pk, "states") + "?to=PAID&expected=0&verb=run_now")
+    response = getattr(admin_client, method)(
+        page(Order, name, order.pk, "states") + "?_to=PAID&_expected=0&verb=run_now"
+    )
 
     assert (response.status_code, response["Allow"]) == (405, "POST")
     assert not order.states.history.exists()
@@ -363,7 +371,7 @@ def test_a_post_without_its_token_is_refused(admin_user, dossier):
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
 
-    response = client.post(page(Dossier, "move", dossier.pk, "states"), {"to": "CHECK", "expected": 0})
+    response = client.post(page(Dossier, "move", dossier.pk, "states"), {"_to": "CHECK", "_expected": 0})
 
     assert response.status_code == 403
     assert not dossier.states.history.exists()
@@ -378,7 +386,7 @@ def test_strangers_are_sent_to_log_in(client, dossier, name):
 def test_who_may_only_look_cannot_post(client, dossier, name):
     staff(client, "view_dossier")
 
-    assert client.post(page(Dossier, name, dossier.pk, "states"), {"to": "CHECK", "expected": 0}).status_code == 403
+    assert client.post(page(Dossier, name, dossier.pk, "states"), {"_to": "CHECK", "_expected": 0}).status_code == 403
     assert not dossier.states.history.exists()
 
 
@@ -387,7 +395,7 @@ def test_rows_of_others_are_not_there(client, name):
     foreign = Dossier.objects.create(team="grace")
     staff(client, *MOVER, username="ada")
 
-    assert client.post(page(Dossier, name, foreign.pk, "states"), {"to": "CHECK", "expected": 0}).status_code == 404
+    assert client.post(page(Dossier, name, foreign.pk, "states"), {"_to": "CHECK", "_expected": 0}).status_code == 404
     assert not foreign.states.history.exists()
 
 
@@ -416,7 +424,7 @@ def test_the_page_that_asks_before_a_move_asks_three_questions_itself(client, ad
     url = page(Dossier, "move", dossier.pk, "states")
 
     with CaptureQueriesContext(connection) as captured:
-        client.post(url, {"to": state, "expected": 0})
+        client.post(url, {"_to": state, "_expected": 0})
 
     assert len(captured) == 3  # the session, the user, the row
 
@@ -427,9 +435,88 @@ def test_a_move_of_a_plain_row_takes_few_statements(client, admin_user):
     client.get(page(Invoice, "change", invoice.pk))
 
     with CaptureQueriesContext(connection) as captured:
-        client.post(page(Invoice, "move", invoice.pk, "payment"), {"to": "PAID", "expected": 0})
+        client.post(page(Invoice, "move", invoice.pk, "payment"), {"_to": "PAID", "_expected": 0})
 
     asked = [query["sql"] for query in captured if not query["sql"].startswith(("SAVEPOINT", "RELEASE", "BEGIN"))]
     one_statement = connection.vendor == "postgresql"
     # The session, the user, the row; the move and its record; the log.
     assert len(asked) == 3 + (1 if one_statement else 2) + 1
+
+
+# What forms may be like
+
+
+class OddForm(forms.Form):
+    """Names that the page uses for itself, or would like to."""
+
+    to = forms.CharField()
+    expected = forms.CharField()
+    remark = forms.CharField(required=False)
+
+
+def with_form(monkeypatch, model, source, target, form):
+    graph = model.states.graph
+    details = {**graph.details, (source, target): Transition(target, form=form)}
+    monkeypatch.setattr(model.states, "graph", replace(graph, details=details))
+
+
+def test_fields_of_a_form_may_have_any_name(admin_client, dossier, monkeypatch):
+    with_form(monkeypatch, Dossier, "OPEN", "CHECK", OddForm)
+
+    press(admin_client, dossier, to="CHECK", _confirm="1", expected="much")
+    assert not dossier.states.history.exists()  # `to` is required
+    admin_client.post(
+        page(Dossier, "move", dossier.pk, "states"),
+        {"_to": "CHECK", "_expected": 0, "_confirm": "1", "to": "Ada", "expected": "much"},
+    )
+
+    assert dossier.states.history.get().metadata["to"] == "Ada"
+
+
+def test_a_note_is_kept_beside_a_form_of_its_own(admin_client, dossier):
+    dossier.states.transition_to("CHECK")
+
+    asked = press(admin_client, dossier, to="LOST", beside="by the way")
+    assert 'name="_note" value="by the way"' in asked.content.decode()
+    press(admin_client, dossier, to="LOST", beside="by the way", _confirm="1", where="in the cellar")
+
+    metadata = dossier.states.history.get(to_status="LOST").metadata
+    assert (metadata["note"], metadata["where"]) == ("by the way", "in the cellar")
+
+
+def test_a_field_of_the_row_called_note_is_the_rows(client, admin_user, monkeypatch):
+    row = Dossier.objects.create(title="important words")
+    form = type("TitleForm", (forms.ModelForm,), {"Meta": type("Meta", (), {"model": Dossier, "fields": ["title"]})})
+    form.base_fields["note"] = form.base_fields.pop("title")
+    with_form(monkeypatch, Dossier, "OPEN", "CHECK", form)
+    client.force_login(admin_user)
+
+    move = RowMove(
+        site.get_model_admin(Dossier),
+        RequestFactory().post("/", {"_to": "CHECK", "_expected": 0, "_note": "beside"}),
+        Dossier.states,
+        row,
+    )
+
+    assert not move.form(filled_in=False).initial.get("note")
+    assert move.carried_note(move.form(filled_in=False)) == "beside"
+
+
+def test_a_refused_move_stores_no_file_and_writes_no_field(admin_client, dossier):
+    response = press(admin_client, dossier, to="DONE", _confirm="1", seal="")
+
+    assert messages_of(response) == ["“Case 7” was not moved: It has no seal."]
+
+
+def test_a_record_whose_metadata_is_no_dict_is_met_with_calm(admin_client, dossier):
+    Dossier.states.transition_model.objects.bulk_create(
+        [
+            Dossier.states.transition_model(
+                instance=dossier, sequence=1, to_status="CHECK", metadata=["odd"], transitioned_at=timezone.now()
+            )
+        ]
+    )
+
+    response = press(admin_client, dossier, to="CHECK", expected=7)
+
+    assert "somebody else moved it" in messages_of(response)[0]

@@ -287,5 +287,5 @@ def test_nothing_that_people_wrote_is_markup(client, admin_user):
         content = client.get(url).content.decode()
         assert SCRIPT not in content, url
         assert "<b>Check</b>" not in content, url
-    response = client.post(page(Dossier, "move", dossier.pk, "states"), {"to": SCRIPT, "expected": 2}, follow=True)
+    response = client.post(page(Dossier, "move", dossier.pk, "states"), {"_to": SCRIPT, "_expected": 2}, follow=True)
     assert SCRIPT not in response.content.decode()

@@ -22,8 +22,12 @@ LANGUAGES = sorted(path.name for path in LOCALE.iterdir())
 def entries(language):
     """Return what a language's file says, by what it translates; the first of several forms."""
     text = (LOCALE / language / "LC_MESSAGES" / "django.po").read_text()
-    found = re.findall(r'^msgid (".*")\n(?:msgid_plural .*\n)?msgstr(?:\[0\])? (".*")$', text, re.MULTILINE)
-    return {ast.literal_eval(source): ast.literal_eval(target) for source, target in found if source != '""'}
+    pattern = r'^(?:msgctxt "(.*)"\n)?msgid (".*")\n(?:msgid_plural .*\n)?msgstr(?:\[0\])? (".*")$'
+    return {
+        f"{context}\x04{ast.literal_eval(source)}" if context else ast.literal_eval(source): ast.literal_eval(target)
+        for context, source, target in re.findall(pattern, text, re.MULTILINE)
+        if source != '""'
+    }
 
 
 @pytest.mark.django_db
@@ -58,3 +62,11 @@ def test_what_is_compiled_is_what_is_written(language):
 def test_translations_name_the_same_facts(language):
     for source, target in entries(language).items():
         assert set(re.findall(r"%\(\w+\)[sd]", source)) == set(re.findall(r"%\(\w+\)[sd]", target)), source
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_short_words_are_translated_for_us_alone(language):
+    """Catalogues are shared by all apps of a project, and "State" may be something else to another."""
+    assert [
+        source for source in entries(language) if len(source.split()) < 3 and not re.search(r"\x04|%", source)
+    ] == []

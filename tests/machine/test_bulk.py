@@ -284,6 +284,26 @@ class TestConcurrency:
         thread.join(20)
         assert (results[0].moved, results[0].refused, row.states.history.count()) == (0, 0, 0)
 
+    def test_no_row_of_a_batch_changes_while_the_guards_of_another_are_asked(self, monkeypatch):
+        if not POSTGRESQL:
+            pytest.skip("elsewhere one lock holds the whole database")
+        Document.objects.bulk_create(Document(words=3) for _ in range(2))
+        free = []
+
+        def look():
+            with transaction.atomic():
+                free.append(len(Document.objects.select_for_update(skip_locked=True)))
+            connection.close()
+
+        def has_text(document):
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join(20)
+
+        monkeypatch.setattr(Document, "has_text", has_text)
+        assert Document.states.bulk_transition(Document.objects.all(), "REVIEW").moved == 2
+        assert free == [0, 0]
+
     def test_two_at_once_move_every_row_once_and_do_not_deadlock(self):
         rows(300)
         results = []

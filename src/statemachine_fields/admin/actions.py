@@ -17,10 +17,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from statemachine_fields.admin.badges import badge
-from statemachine_fields.admin.bulk import BulkMove, Outcome, read_seen_at
-from statemachine_fields.admin.clocks import VERBS, Verb
+from statemachine_fields.admin.bulk import BulkMove, Outcome, read_seen
+from statemachine_fields.admin.clocks import VERBS, Verb, why_left
 from statemachine_fields.admin.pages import RowPages
-from statemachine_fields.exceptions import RowLeased, StateMachineError
+from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
 
 Action = Callable[[Any, HttpRequest, models.QuerySet[Any]], HttpResponse | None]
@@ -66,12 +66,12 @@ class MachineActions(RowPages):
     def _move_rows(
         self, request: HttpRequest, bound: BoundMachine[Any], state: str, queryset: models.QuerySet[Any]
     ) -> HttpResponse | None:
-        move = BulkMove(self, request, bound, state, queryset)
         filled_in = "_confirm" in request.POST
+        move = BulkMove(self, request, bound, state, queryset, read_seen(request) if filled_in else None)
         form = move.form_class(request.POST, request.FILES) if filled_in else move.form_class()
         if not filled_in or not form.is_valid() or move.total > self.bulk_limit:
             return self._ask_for_many(request, move, form)
-        self._report(request, move.run(form, read_seen_at(request)), bound.label_of(state))
+        self._report(request, move.run(form), bound.label_of(state))
         return None
 
     def _ask_for_many(self, request: HttpRequest, move: BulkMove, form: Any) -> HttpResponse:
@@ -84,11 +84,12 @@ class MachineActions(RowPages):
             "subtitle": None,
             "target": badge(bound, state, self.tones(bound)),
             "preview": None if is_too_much else move.preview(),
+            "seen_total": move.seen.total if move.seen else move.total,
             "total": number_format(move.total, force_grouping=True),
             "limit": number_format(self.bulk_limit, force_grouping=True),
             "machine": bound,
             "state": state,
-            "seen_at": move.seen_at.isoformat() if move.seen_at else "",
+            "seen_at": request.POST.get("_seen_at") or (move.seen_at.isoformat() if move.seen_at else ""),
             "adminform": AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self),
             "form": form,
             "media": self.media + form.media,
@@ -143,6 +144,9 @@ class MachineActions(RowPages):
             self.message_user(request, text % {"limit": limit}, messages.ERROR)
             return
         for row in rows:
+            if not self.has_move_permission(request, row):
+                left[_("You do not have the permission for it.")] += 1
+                continue
             try:
                 with transaction.atomic(using=router.db_for_write(type(row), instance=row)):
                     if verb.run(getattr(row, bound.accessor)):
@@ -150,10 +154,8 @@ class MachineActions(RowPages):
                         done += 1
                     else:
                         left[_("There was nothing to do.")] += 1
-            except RowLeased:
-                left[_("A worker is running it.")] += 1
-            except StateMachineError:
-                left[_("Nothing is ever due in its state, or it is gone.")] += 1
+            except StateMachineError as error:
+                left[why_left(error)] += 1
         if done:
             text = ngettext("%(verb)s: %(number)s row.", "%(verb)s: %(number)s rows.", done)
             names = {"verb": verb.label, "number": number_format(done, force_grouping=True)}

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
-from django.db import models, router, transaction
+from django.db import connections, models, transaction
 from django.db.models import Count, Max
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from statemachine_fields.admin.moves import NoteForm
 from statemachine_fields.exceptions import StateMachineError
+from statemachine_fields.machine.batches import database_of
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.forms import form_class, writes_the_row
 from statemachine_fields.machine.guards import find_blockers
@@ -25,7 +26,7 @@ from statemachine_fields.machine.questions import read_instant
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from statemachine_fields.admin.base import MachineAdmin
+    from statemachine_fields.admin.pages import RowPages
 
 #: How many rows are asked one by one whether they can move, where that depends on the row.
 ASKED = 1000
@@ -63,23 +64,36 @@ class Outcome:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a person was shown: rows that had changed before an instant, and how many there were."""
+
+    before: dt.datetime | None
+    total: int
+
+
 class BulkMove:
     """The move of the rows that a person selected to one state."""
 
     def __init__(
         self,
-        model_admin: MachineAdmin,
+        model_admin: RowPages,
         request: HttpRequest,
         bound: BoundMachine[Any],
         target: str,
         queryset: models.QuerySet[Any],
+        seen: Seen | None = None,
     ) -> None:
         self.model_admin = model_admin
         self.request = request
         self.bound = bound
         self.target = target
+        self.model: type[models.Model] = queryset.model
+        self.using = database_of(queryset)
         self.queryset = queryset.order_by()
         self.status = bound.names.status
+        #: What the person was shown, if they have been.
+        self.seen = seen
         self.form_class: type[forms.BaseForm] = NoteForm
         #: States that rows are moved from here, and those whose form has to be filled in for each row.
         self.sources: list[str] = []
@@ -91,12 +105,19 @@ class BulkMove:
 
     def _look(self) -> None:
         changed_at = self.bound.names.changed_at
-        counted = self.queryset.values(self.status).annotate(number=Count("pk", distinct=True), last=Max(changed_at))
+        # By key, as the queryset may join and group in its own way.
+        rows = self._rows.filter(pk__in=self.queryset.using(self.using).values("pk"))
+        counted = self._unchanged(rows).values(self.status).annotate(number=Count("pk"), last=Max(changed_at))
         order = list(self.bound.graph.states)
         for found in sorted(counted, key=lambda found: _place(found[self.status], order)):
             self.numbers[found[self.status]] = found["number"]
             self.seen_at = max(filter(None, [self.seen_at, found["last"]]), default=None)
         self._choose_sources()
+
+    @property
+    def _rows(self) -> models.QuerySet[Any]:
+        rows: models.QuerySet[Any] = self.model._base_manager.using(self.using).order_by()
+        return rows
 
     @property
     def total(self) -> int:
@@ -107,7 +128,7 @@ class BulkMove:
         preview = Preview(total=self.total)
         for state, number in self.numbers.items():
             if state in self.singly:
-                preview.cannot[_("The move asks for details of each row. Make it on the row's own page.")] += number
+                preview.cannot[self._asks_for_details] += number
             elif state not in self.sources:
                 preview.cannot[self._no_move_from(state)] += number
         movable = sum(self.numbers[state] for state in self.sources)
@@ -139,63 +160,90 @@ class BulkMove:
         asked = [self.bound.graph.transition(state, self.target).permission for state in self.sources]
         user: Any = self.request.user
         guarded = any(targets is None or self.target in targets for targets in self.bound.guards.values())
-        return guarded or any(callable(each) or not user.has_perm(each) for each in asked if each is not None)
+        return (
+            guarded
+            or self.model_admin.asks_for_each_row()
+            or any(callable(each) or not user.has_perm(each) for each in asked if each is not None)
+        )
 
     def _ask_rows(self, preview: Preview, movable: int) -> None:
-        rows = self.queryset.filter(**{f"{self.status}__in": self.sources}).order_by("pk").distinct()[:ASKED]
+        chosen = {"pk__in": self.queryset.using(self.using).values("pk"), f"{self.status}__in": self.sources}
+        rows = self._rows.filter(**chosen).order_by("pk")[:ASKED]
         asked = 0
         for row in rows:
             asked += 1
             current = getattr(row, self.status)
-            blockers = find_blockers(self.bound, row, current, self.target, self.request.user)
-            if blockers:
-                preview.cannot[" ".join(str(blocker) for blocker in blockers)] += 1
+            reasons = [str(each) for each in find_blockers(self.bound, row, current, self.target, self.request.user)]
+            if not self.model_admin.has_move_permission(self.request, row):
+                reasons = [self._not_allowed]
+            if reasons:
+                preview.cannot[" ".join(reasons)] += 1
             else:
                 preview.can += 1
         preview.unknown = max(movable - asked, 0)
 
-    def run(self, form: forms.BaseForm, seen_at: dt.datetime | None) -> Outcome:
+    def run(self, form: forms.BaseForm) -> Outcome:
         """Move and log the rows that have not changed since they were seen, a transaction for every few hundred."""
         outcome = Outcome()
         arguments = self.model_admin.get_transition_arguments(self.request, None, self.bound, self.target, form)
-        keys = list(dict.fromkeys(self.queryset.values_list("pk", flat=True)))
+        keys = list(dict.fromkeys(self.queryset.using(self.using).values_list("pk", flat=True)))
+        if self.seen is not None:
+            outcome.changed = max(self.seen.total - len(keys), 0)  # gone, or no longer in the list
         for start in range(0, len(keys), TOGETHER):
             part = keys[start : start + TOGETHER]
             try:
-                self._move(part, arguments, seen_at, outcome)
+                self._move(part, arguments, outcome)
             except (StateMachineError, ValidationError) as error:
                 outcome.error = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
                 break
         return outcome
 
-    def _move(self, keys: list[Any], arguments: dict[str, Any], seen_at: dt.datetime | None, outcome: Outcome) -> None:
-        model: type[models.Model] = self.queryset.model
-        using = router.db_for_write(model)
-        rows = model._base_manager.using(using).filter(pk__in=keys)
-        unchanged = self._unchanged(rows, seen_at)
-        with transaction.atomic(using=using):
-            asked = dict(unchanged.values_list("pk", self.status))
-            result = self.bound.bulk_transition(unchanged, self.target, user=self.request.user, **arguments)
+    def _move(self, keys: list[Any], arguments: dict[str, Any], outcome: Outcome) -> None:
+        features = connections[self.using].features
+        with transaction.atomic(using=self.using):
+            rows = self._unchanged(self._rows.filter(pk__in=keys)).order_by("pk")
+            locked = rows.select_for_update(no_key=features.has_select_for_no_key_update)
+            found = {row.pk: row for row in locked}  # they stay so until the end, and are what is logged
+            going = [key for key, row in found.items() if self._may_go(row, outcome)]
+            result = self.bound.bulk_transition(
+                self._rows.filter(pk__in=going), self.target, user=self.request.user, **arguments
+            )
             refused = {refusal.pk for refusal in result.refusals}
-            self._log(rows.filter(pk__in=asked.keys() - refused), result.moved)
+            self._log([found[key] for key in going if key not in refused])
         outcome.moved += result.moved
+        outcome.changed += len(keys) - len(found)
         for refusal in result.refusals:
             is_legal = self.bound.graph.allows(refusal.status, self.target)
             outcome.refused[refusal.reason if is_legal else self._no_move_from(refusal.status)] += 1
-        outcome.changed += len(keys) - result.moved - len(refused)
 
-    def _unchanged(self, rows: models.QuerySet[Any], seen_at: dt.datetime | None) -> models.QuerySet[Any]:
-        rows = rows.exclude(**{f"{self.status}__in": self.singly}) if self.singly else rows
-        if seen_at is None:
+    def _may_go(self, row: Any, outcome: Outcome) -> bool:
+        """Say whether a row is moved from here, or why not."""
+        if getattr(row, self.status) in self.singly:
+            outcome.refused[self._asks_for_details] += 1
+        elif not self.model_admin.has_move_permission(self.request, row):
+            outcome.refused[self._not_allowed] += 1
+        else:
+            return True
+        return False
+
+    @property
+    def _asks_for_details(self) -> str:
+        return _("The move asks for details of each row. Make it on the row's own page.")
+
+    @property
+    def _not_allowed(self) -> str:
+        return _("You do not have the permission for this move.")
+
+    def _unchanged(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        if self.seen is None or self.seen.before is None:
             return rows
-        # Not "at or before": SQLite compares texts, and a whole second has several.
-        return rows.filter(**{f"{self.bound.names.changed_at}__lt": seen_at + MICROSECOND})
+        return rows.filter(**{f"{self.bound.names.changed_at}__lt": self.seen.before})
 
-    def _log(self, rows: models.QuerySet[Any], moved: int) -> None:
+    def _log(self, rows: list[Any]) -> None:
         message = _("Moved to %(to)s.") % {"to": self.bound.label_of(self.target)}
-        if moved:
+        if rows:
             user: Any = self.request.user
-            LogEntry.objects.log_actions(user.pk, list(rows), CHANGE, message)
+            LogEntry.objects.log_actions(user.pk, rows, CHANGE, message)
 
 
 def _place(state: str, order: list[str]) -> int:
@@ -203,10 +251,13 @@ def _place(state: str, order: list[str]) -> int:
     return order.index(state) if state in order else len(order)
 
 
-def read_seen_at(request: HttpRequest) -> dt.datetime | None:
-    """Return when the last of the rows had changed that the person was shown."""
+def read_seen(request: HttpRequest) -> Seen:
+    """Read what the page said that the person has confirmed. Nonsense is nothing."""
+    total = request.POST.get("_total", "")
     try:
-        seen_at = parse_datetime(request.POST.get("seen_at", ""))
-        return None if seen_at is None else read_instant(seen_at, "seen_at")
+        at = parse_datetime(request.POST.get("_seen_at", ""))
+        # Not "at or before": SQLite compares texts, and a whole second has several.
+        before = None if at is None or not 1970 < at.year < 9000 else read_instant(at, "_seen_at") + MICROSECOND
     except ValueError:
-        return None
+        before = None
+    return Seen(before, int(total) if total.isascii() and total.isdigit() and len(total) < 10 else 0)

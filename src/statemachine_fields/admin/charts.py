@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from statemachine_fields.drawing.captions import shorten, width_of
 from statemachine_fields.drawing.labels import one_line
@@ -185,7 +185,10 @@ class _Chart:
     def _legend(self) -> Iterator[str]:
         y = HEAD / 2 - 3
         x = self.left
-        for kind, height, text in (("smf-strong", STRONG, _("median")), ("smf-light", LIGHT - 4, _("95 of 100"))):
+        for kind, height, text in (
+            ("smf-strong", STRONG, pgettext("state machine", "median")),
+            ("smf-light", LIGHT - 4, _("95 of 100")),
+        ):
             yield _box(kind, x, y - height / 2, 22, height)
             yield _text("smf-value", x + 22 + 6, y, VALUE, text)
             x += 22 + 6 + width_of(text, VALUE) + 18

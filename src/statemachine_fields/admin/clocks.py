@@ -11,9 +11,10 @@ from django.db import models
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from statemachine_fields.admin.wording import in_words, time_tag
+from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ VERBS = {
     for verb in (
         Verb(
             "run_now",
-            gettext_lazy("Run now"),
+            pgettext_lazy("state machine", "Run now"),
             gettext_lazy("Make the row due at once."),
             gettext_lazy("“%(row)s” is due now."),
             gettext_lazy("“%(row)s” was not made due."),
@@ -50,7 +51,7 @@ VERBS = {
         ),
         Verb(
             "release",
-            gettext_lazy("Release"),
+            pgettext_lazy("state machine", "Release"),
             gettext_lazy("Take the row away from the worker that runs it. What that worker says of it is dropped."),
             gettext_lazy("“%(row)s” was taken away from its worker, and is due now."),
             gettext_lazy("“%(row)s” was left alone: that worker does not run it any more."),
@@ -58,7 +59,7 @@ VERBS = {
         ),
         Verb(
             "resume",
-            gettext_lazy("Resume"),
+            pgettext_lazy("state machine", "Resume"),
             gettext_lazy("Put the parked row back on the clock, with all its tries before it."),
             gettext_lazy("“%(row)s” was resumed, and is due now."),
             gettext_lazy("“%(row)s” was left alone: it is not parked any more."),
@@ -87,18 +88,18 @@ def read_clock(bound: BoundMachine[Any], instance: models.Model) -> Reading:
     facts: list[tuple[str, str]] = []
     if clock.is_leased:
         verbs = ["release"]
-        facts.append((_("Worker"), clock.lease_owner))
-        facts.append((_("Lease ends"), _moment(clock.lease_expires_at)))
+        facts.append((pgettext("state machine", "Worker"), clock.lease_owner))
+        facts.append((pgettext("state machine", "Lease ends"), _moment(clock.lease_expires_at)))
     elif clock.is_parked:
         verbs = ["resume"] if runs else []
     else:
         verbs = ["run_now"] if runs else []
     if clock.next_at is not None:
-        facts.insert(0, (_("Next run"), time_tag(clock.next_at)))
+        facts.insert(0, (pgettext("state machine", "Next run"), time_tag(clock.next_at)))
     if clock.is_parked:
-        facts.append((_("Failed attempts"), str(clock.failures)))
+        facts.append((pgettext("state machine", "Failed attempts"), str(clock.failures)))
     elif clock.failures or clock.crashes or clock.is_leased:
-        facts.append((_("Attempt"), str(clock.failures + 1)))
+        facts.append((pgettext("state machine", "Attempt"), str(clock.failures + 1)))
     if clock.crashes:
         facts.append((_("Workers that died of it"), str(clock.crashes)))
     return Reading(
@@ -142,13 +143,19 @@ class _Columns:
 
     def summary(self) -> str:
         if self.lease_expires_at is not None:
-            return _("running") if self.lease_expires_at > timezone.now() else _("left by its worker")
+            return (
+                pgettext("state machine", "running")
+                if self.lease_expires_at > timezone.now()
+                else _("left by its worker")
+            )
         if self.is_parked:
-            return _("parked")
+            return pgettext("state machine", "parked")
         if self.next_at is None:
             return _("nothing is due")
         wait = self.next_at - timezone.now()
-        return _("in %(time)s") % {"time": in_words(wait)} if wait > dt.timedelta(0) else _("due")
+        return (
+            _("in %(time)s") % {"time": in_words(wait)} if wait > dt.timedelta(0) else pgettext("state machine", "due")
+        )
 
 
 def _moment(time: dt.datetime | None) -> str:
@@ -160,3 +167,12 @@ def _moment(time: dt.datetime | None) -> str:
     else:
         words = _("%(time)s ago") % {"time": in_words(-wait)}
     return time_tag(time, words)
+
+
+def why_left(error: StateMachineError) -> str:
+    """Say in plain words why a clock was left alone."""
+    if isinstance(error, RowLeased):
+        return _("A worker is running it.")
+    if isinstance(error, RowMissing):
+        return _("It has been deleted.")
+    return _("Nothing is ever due in its state.")

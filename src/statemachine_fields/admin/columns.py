@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
@@ -32,7 +33,9 @@ class MachineColumns(MachineAdmin):
         for bound in self.machines.values():
             columns[bound.names.status] = self._column(bound, bound.names.status, self._badge, self.name_of(bound))
             if bound.is_timed:
-                columns[bound.names.next_at] = self._column(bound, bound.names.next_at, clock_line, _("next run"))
+                columns[bound.names.next_at] = self._column(
+                    bound, bound.names.next_at, clock_line, pgettext_lazy("state machine", "next run")
+                )
         return columns
 
     def _column(
@@ -61,38 +64,46 @@ class MachineColumns(MachineAdmin):
             return tuple(self._shown(name))
         return self._columns.get(name, name) if isinstance(name, str) else name
 
-    # Lists
+    # Lists. What people override says names; what is shown is put in their place after that.
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        names = list(super().get_list_display(request))
-        if names == ["__str__"]:  # nobody has chosen yet
-            names += [bound.names.status for bound in self.machines.values()]
-        return self._shown(names)
+        names = super().get_list_display(request)
+        if list(names) == ["__str__"]:  # nobody has chosen yet
+            statuses = [bound.names.status for bound in self.machines.values()]
+            return (*names, *statuses) if isinstance(names, tuple) else [*names, *statuses]
+        return names
 
-    def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
-        links = super().get_list_display_links(request, list_display)
-        return self._shown(links) if links else links
-
-    def get_sortable_by(self, request: HttpRequest) -> Any:
-        return self._shown(super().get_sortable_by(request))
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        changelist: Any = super().get_changelist_instance(request)
+        for attribute in ("list_display", "list_display_links", "sortable_by"):
+            if names := getattr(changelist, attribute):
+                setattr(changelist, attribute, self._shown(names))
+        found: ChangeList = changelist
+        return found
 
     def get_list_filter(self, request: HttpRequest) -> Any:
+        names = super().get_list_filter(request)
         statuses = {bound.names.status for bound in self.machines.values()}
-        return [
-            (each, StateFilter) if isinstance(each, str) and each in statuses else each
-            for each in super().get_list_filter(request)
-        ]
+        shown = [(each, StateFilter) if isinstance(each, str) and each in statuses else each for each in names]
+        return tuple(shown) if isinstance(names, tuple) else shown
 
     # Forms
 
     def get_readonly_fields(self, request: HttpRequest, obj: models.Model | None = None) -> Any:
         """Add the columns of machines that the form names: Django refuses to show what is neither edited nor here."""
-        given = list(super().get_readonly_fields(request, obj))
+        given = super().get_readonly_fields(request, obj)
         declared: Any = self.fieldsets or [(None, {"fields": self.fields or ()})]
         ours = {column for bound in self.machines.values() for column in bound.columns}
         named = [name for name in flatten_fieldsets(declared) if name in ours and name not in given]
-        return self._shown([*given, *named])
+        return (*given, *named) if isinstance(given, tuple) else [*given, *named]
 
-    def get_fieldsets(self, request: HttpRequest, obj: models.Model | None = None) -> Any:
-        sets: Sequence[Any] = super().get_fieldsets(request, obj)
-        return [(name, {**options, "fields": self._shown(options["fields"])}) for name, options in sets]
+    def show_columns(self, adminform: Any) -> None:
+        """Put what is shown in place of the columns that a form names."""
+        adminform.readonly_fields = self._shown(adminform.readonly_fields)
+        adminform.fieldsets = [
+            (name, {**options, "fields": self._shown(options["fields"])}) for name, options in adminform.fieldsets
+        ]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.show_columns(context["adminform"])
+        return super().render_change_form(request, context, *args, **kwargs)

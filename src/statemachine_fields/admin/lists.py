@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.admin import AdminSite
 from django.contrib.admin.options import IS_POPUP_VAR
+from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString, mark_safe
 
@@ -34,8 +36,14 @@ class MachineLists(MachineAdmin):
 
     change_list_template = "admin/statemachine_fields/rows.html"
 
+    def __init__(self, model: type[models.Model], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        ours, own = MachineLists.change_list_template, self.change_list_template
+        self._own_change_list = super().change_list_template if own == ours else own
+        self.change_list_template = ours  # type: ignore[misc]  # the stubs know it of classes only
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        parent = parent_template(super().change_list_template, self.opts, "change_list.html")
+        parent = parent_template(self._own_change_list, self.opts, "change_list.html")
         response: Any = super().changelist_view(request, {**(extra_context or {}), "machine_parent_template": parent})
         context = getattr(response, "context_data", None) or {}
         if "cl" in context and IS_POPUP_VAR not in request.GET:

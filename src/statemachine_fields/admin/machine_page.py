@@ -20,7 +20,7 @@ from django.utils.formats import number_format
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
@@ -113,15 +113,14 @@ class MachinePage(MachineAdmin):
             raise PermissionDenied
         days, now = read_days(request), timezone.now()
         window = dt.timedelta(days=days)
-        durations = bound.durations(since=now - window)
-        moves = count_moves(bound, now - window)
+        rows = self.get_queryset(request)
+        durations = bound.durations(since=now - window, using=rows.db)
+        moves = count_moves(bound, now - window, rows.db)
         limit: int = getattr(self, "count_limit", COUNT_LIMIT)
-        stuck = find_stuck(
-            bound, self.get_queryset(request), durations.states, window=window, now=now, count_limit=limit
-        )
+        stuck = find_stuck(bound, rows, durations.states, window=window, now=now, count_limit=limit)
         context = {
             "title": self.title_of(bound),
-            "subtitle": _("Time"),
+            "subtitle": pgettext("state machine", "Time"),
             "machine": bound,
             "window": window_name(days),
             "windows": [(window_name(each), f"?{urlencode({DAYS: each})}", each == days) for each in WINDOWS],
@@ -239,14 +238,14 @@ def read_days(request: HttpRequest) -> int:
 
 def window_name(days: int) -> str:
     if days == 1:
-        return _("24 hours")
+        return pgettext("state machine", "24 hours")
     return ngettext("%(number)d day", "%(number)d days", days) % {"number": days}
 
 
-def count_moves(bound: BoundMachine[Any], since: dt.datetime) -> dict[Move, int]:
+def count_moves(bound: BoundMachine[Any], since: dt.datetime, using: str) -> dict[Move, int]:
     """Return how often each move was made from an instant on, first moves of rows too. One query."""
-    records: Any = bound.transition_model._base_manager.filter(transitioned_at__gte=since)
-    if sorts_ids_by_time(connections[records.db]):  # then the key finds them
+    records: Any = bound.transition_model._base_manager.using(using).filter(transitioned_at__gte=since)
+    if sorts_ids_by_time(connections[using]):  # then the key finds them
         records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
     counted = records.order_by().values_list("from_status", "to_status").annotate(number=Count("*"))
     return {(source, target): number for source, target, number in counted}

@@ -10,7 +10,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from statemachine_fields.admin.wording import in_words, since, who
 from statemachine_fields.exceptions import (
@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from statemachine_fields.admin.pages import RowPages
 
 
+NOTE_LENGTH = 1000
+
+
 class NoteForm(forms.Form):
     """What is asked where a transition declares no form of its own."""
 
     note = forms.CharField(
-        label=gettext_lazy("Note"),
+        label=pgettext_lazy("state machine", "Note"),
         required=False,
-        max_length=1000,
+        max_length=NOTE_LENGTH,
         widget=forms.TextInput(attrs={"class": "vTextField"}),
         help_text=gettext_lazy("Kept with the record of the move."),
     )
@@ -85,9 +88,11 @@ class RowMove:
         self.instance = instance
         self.states = getattr(instance, bound.accessor)
         self.source: str = self.states.current
-        self.target = request.POST.get("to", "")
+        # With an underscore, so that fields of a transition's own form may have any name.
+        self.target = request.POST.get("_to", "")
         self.transition = bound.graph.transition(self.source, self.target)
-        self.expected = _number(request.POST.get("expected", ""))
+        self.expected = read_number(request.POST.get("_expected", ""))
+        self.note = request.POST.get("_note", "")
         self.form_class = form_class(self.transition) or NoteForm
 
     @property
@@ -111,20 +116,26 @@ class RowMove:
 
     def form(self, *, filled_in: bool) -> forms.BaseForm:
         """Return the form of the transition: as it was sent, or as it is first shown."""
+        if filled_in and not self.asks_first:
+            return NoteForm({"note": self.note})
         arguments: dict[str, Any] = {}
         if writes_the_row(self.form_class):
             arguments["instance"] = self.instance
+        elif self.note and not filled_in:
+            arguments["initial"] = {"note": self.note}
         if filled_in:
             return self.form_class(self.request.POST, self.request.FILES, **arguments)
-        return self.form_class(initial={"note": self.request.POST.get("note", "")}, **arguments)
+        return self.form_class(**arguments)
+
+    def carried_note(self, form: forms.BaseForm) -> str:
+        """Return the note that was typed beside the button, if the form has no place for it."""
+        return "" if "note" in form.fields and not writes_the_row(form) else self.note[:NOTE_LENGTH]
 
     def make(self, form: forms.BaseForm, label: str) -> None:
         """Move the row and log it, both or neither, and say what happened."""
         try:
             with transaction.atomic(using=router.db_for_write(type(self.instance), instance=self.instance)):
-                arguments = self.model_admin.get_transition_arguments(
-                    self.request, self.instance, self.bound, self.target, form
-                )
+                arguments = self._arguments(form)
                 self.states.transition_to(self.target, expected=self.expected, user=self.request.user, **arguments)
                 if isinstance(form, forms.BaseModelForm):
                     form._save_m2m()  # type: ignore[attr-defined]
@@ -137,6 +148,21 @@ class RowMove:
         names = {"row": label, "from": self.bound.label_of(self.source), "to": self.bound.label_of(self.target)}
         self._say(_("“%(row)s” was moved from %(from)s to %(to)s.") % names, messages.SUCCESS)
 
+    def _arguments(self, form: forms.BaseForm) -> dict[str, Any]:
+        arguments = self.model_admin.get_transition_arguments(
+            self.request, self.instance, self.bound, self.target, form
+        )
+        if note := self.carried_note(form):
+            arguments["metadata"] = {"note": note, **arguments.get("metadata", {})}
+        if arguments.get(
+            "update"
+        ):  # a file is stored before the move is judged: better none for a move that is refused
+            blockers = self.states.blockers(self.target, self.request.user)
+            if blockers:
+                targets = list(self.bound.graph.targets(self.source))
+                raise TransitionBlocked(str(self.instance), self.source, self.target, targets, blockers)
+        return arguments
+
     def say_why_not(self, error: Exception, label: str) -> None:
         """Say in plain words why the row was not moved."""
         if isinstance(error, ConcurrentTransition) and error.status is not None:
@@ -148,7 +174,7 @@ class RowMove:
     def say_too_late(self, label: str) -> None:
         """Say who was faster; that it is done, if it was this person themselves who pressed twice."""
         last = self.states.history.first()
-        if last is not None and last.to_status == self.target and self._is_own(last.metadata.get("actor")):
+        if last is not None and last.to_status == self.target and self._is_own(_actor(last)):
             names = {"row": label, "to": self.bound.label_of(self.target)}
             self._say(_("You have moved “%(row)s” to %(to)s already.") % names, messages.INFO)
         else:
@@ -156,7 +182,7 @@ class RowMove:
 
     def _is_own(self, actor: Any) -> bool:
         own = described(self.request.user)
-        return isinstance(actor, dict) and all(actor.get(name) == own[name] for name in ("model", "pk"))
+        return isinstance(actor, dict) and all(str(actor.get(name)) == str(own[name]) for name in ("model", "pk"))
 
     def say_no_such_state(self, label: str) -> None:
         self._say(_not_moved(label, _("there is no such state.")), messages.ERROR)
@@ -186,7 +212,7 @@ class RowMove:
         if last is None:
             return _("it is not as you saw it any more. Look at it again.")
         facts = {
-            "who": who(last.metadata["actor"]) if last.metadata.get("actor") else _("somebody else"),
+            "who": who(actor) if (actor := _actor(last)) else pgettext("state machine", "somebody else"),
             "to": self.bound.label_of(last.to_status),
             "time": in_words(since(last.transitioned_at)),
         }
@@ -208,6 +234,10 @@ def moved_message(bound: BoundMachine[Any], source: str, target: str) -> str:
     return _("Moved from %(from)s to %(to)s.") % {"from": bound.label_of(source), "to": bound.label_of(target)}
 
 
-def _number(text: str) -> int:
-    """Return the number of moves that a form says it has seen; one that no row has if it says nonsense."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else -1
+def _actor(record: Any) -> Any:
+    return record.metadata.get("actor") if isinstance(record.metadata, dict) else None
+
+
+def read_number(text: str) -> int:
+    """Return a number that a form says it has seen; one that no row has if it says nonsense."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin.helpers import AdminForm
 from django.core.exceptions import PermissionDenied
 from django.db import models, router, transaction
@@ -13,12 +14,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
-from statemachine_fields.admin.clocks import VERBS, Reading, read_clock
-from statemachine_fields.admin.moves import Choice, NoteForm, RowMove, button_text, choices_for
+from statemachine_fields.admin.clocks import VERBS, Reading, read_clock, why_left
+from statemachine_fields.admin.moves import Choice, NoteForm, RowMove, button_text, choices_for, read_number
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
 from statemachine_fields.admin.templates import parent_template
 from statemachine_fields.admin.wording import in_words, since, time_tag
@@ -60,6 +61,13 @@ class RowPages(MachineAdmin):
 
     change_form_template = "admin/statemachine_fields/row.html"
 
+    def __init__(self, model: type[models.Model], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        #: What would have been shown without us, and is extended: the class's own template, or that of the next class.
+        ours, own = RowPages.change_form_template, self.change_form_template
+        self._own_change_form = super().change_form_template if own == ours else own
+        self.change_form_template = ours  # type: ignore[misc]  # the stubs know it of classes only
+
     def get_urls(self) -> list[URLPattern]:
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
@@ -74,6 +82,14 @@ class RowPages(MachineAdmin):
         """Say whether the user may move rows at all. Which moves, permissions on the transitions say."""
         return self.has_change_permission(request, obj)
 
+    def asks_for_each_row(self) -> bool:
+        """Say whether that may depend on the row."""
+        own = type(self)
+        return (
+            own.has_move_permission is not RowPages.has_move_permission
+            or own.has_change_permission is not ModelAdmin.has_change_permission
+        )
+
     # The row
 
     def render_change_form(
@@ -85,8 +101,7 @@ class RowPages(MachineAdmin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        parent = super().change_form_template
-        context["machine_parent_template"] = parent_template(parent, self.opts, "change_form.html")
+        context["machine_parent_template"] = parent_template(self._own_change_form, self.opts, "change_form.html")
         if change and obj is not None and not context.get("is_popup"):
             context["machine_panels"] = [self._panel(request, bound, obj) for bound in self.machines.values()]
             context["note_form"] = NoteForm(auto_id=False)
@@ -158,6 +173,7 @@ class RowPages(MachineAdmin):
             "source": badge(bound, move.source, tones),
             "target": badge(bound, move.target, tones),
             "move": move,
+            "note": move.carried_note(form),
             "form": form,
             "adminform": AdminForm(form, fields, {}, model_admin=self),
             "media": self.media + form.media,
@@ -178,16 +194,16 @@ class RowPages(MachineAdmin):
         if verb is None or not bound.is_timed:
             self.message_user(request, _("There is nothing of that name to do with a row."), messages.ERROR)
             return back
-        token = request.POST.get("token", "")
-        if token.isascii() and token.isdigit():  # what the person saw, and decided about
-            setattr(obj, bound.names.lease_token, int(token))
+        # What the person saw, and decided about.
+        setattr(obj, bound.names.lease_token, read_number(request.POST.get("token", "")))
         try:
             with transaction.atomic(using=router.db_for_write(type(obj), instance=obj)):
                 done = verb.run(getattr(obj, bound.accessor))
                 if done:
                     self.log_change(request, obj, str(verb.label))
         except StateMachineError as error:
-            self.message_user(request, str(error), messages.ERROR)
+            names = {"row": obj, "why": why_left(error)}
+            self.message_user(request, _("“%(row)s” was left alone: %(why)s") % names, messages.ERROR)
             return back
         text = verb.done if done else verb.too_late
         self.message_user(request, text % {"row": obj}, messages.SUCCESS if done else messages.WARNING)
@@ -203,7 +219,7 @@ class RowPages(MachineAdmin):
         story = StoryReader(bound, obj, self.tones(bound), self.story_per_page).read(read_before(request))
         number = getattr(obj, bound.names.sequence)
         context = {
-            "title": _("Story"),
+            "title": pgettext("state machine", "Story"),
             "subtitle": str(obj),
             "object": obj,
             "name": self.name_of(bound),

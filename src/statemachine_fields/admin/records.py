@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from statemachine_fields.admin.wording import as_json, as_text, exact, local
 from statemachine_fields.machine.descriptor import RECORD_FIELDS
@@ -145,7 +146,7 @@ class TransitionChangeList(ChangeList):
 class WhenFilter(admin.SimpleListFilter):
     """Offer recent periods, found by the key, which ascends with time."""
 
-    title = _("when")
+    title = pgettext_lazy("state machine", "when")
     parameter_name = "when"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, _StrPromise]]:
@@ -281,11 +282,11 @@ class StateTransitionAdmin(RecordAdmin):
         # Not str(record.instance): that is a query for each record, and more if __str__ follows relations.
         return f"{capfirst(str(self._row_model._meta.verbose_name))} {record.instance_id}"
 
-    @admin.display(description=_("row"))
+    @admin.display(description=pgettext_lazy("state machine", "row"))
     def row(self, record: Record) -> str:
         return _linked(record, self._row_name(record))
 
-    @admin.display(description=_("row"))
+    @admin.display(description=pgettext_lazy("state machine", "row"))
     def row_in_full(self, record: Record) -> str:
         try:
             instance = record.instance
@@ -295,35 +296,35 @@ class StateTransitionAdmin(RecordAdmin):
 
     # Columns and fields
 
-    @admin.display(description=_("when"))
+    @admin.display(description=pgettext_lazy("state machine", "when"))
     def when(self, record: Record) -> str:
         time = record.transitioned_at
         return format_html('<time datetime="{}">{}</time>', local(time).isoformat(), exact(time))
 
-    @admin.display(description=_("when"))
+    @admin.display(description=pgettext_lazy("state machine", "when"))
     def exact_time(self, record: Record) -> str:
         return f"{local(record.transitioned_at):%Y-%m-%d %H:%M:%S.%f %Z}"
 
-    @admin.display(description=_("move"))
+    @admin.display(description=pgettext_lazy("state machine", "move"))
     def move(self, record: Record) -> str:
         source = record.get_from_status_display() or self.get_empty_value_display()
         return format_html("{} → {}", source, record.get_to_status_display())
 
-    @admin.display(description=_("from status"))
+    @admin.display(description=pgettext_lazy("state machine", "from status"))
     def from_state(self, record: Record) -> str:
         return _label_and_value(record.get_from_status_display(), record.from_status) or self.get_empty_value_display()
 
-    @admin.display(description=_("to status"))
+    @admin.display(description=pgettext_lazy("state machine", "to status"))
     def to_state(self, record: Record) -> str:
         return _label_and_value(record.get_to_status_display(), record.to_status)
 
-    @admin.display(description=_("metadata"))
+    @admin.display(description=pgettext_lazy("state machine", "metadata"))
     def metadata_line(self, record: Record) -> str:
         facts = record.metadata.items() if isinstance(record.metadata, dict) else [("", record.metadata)]
         shown = [f"{name}={value if isinstance(value, str) else as_json(value)}" for name, value in facts]
         return Truncator(as_text(" ".join(", ".join(shown).split()))).chars(100)
 
-    @admin.display(description=_("metadata"))
+    @admin.display(description=pgettext_lazy("state machine", "metadata"))
     def pretty_metadata(self, record: Record) -> str:
         return format_html("<pre>{}</pre>", as_json(record.metadata, indent=2))
 

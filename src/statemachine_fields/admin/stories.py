@@ -74,7 +74,7 @@ class StoryReader:
         if not page:
             return Story((), self.total)
         first, last = page[0].sequence, page[-1].sequence
-        is_first_page = after is None
+        is_first_page = first >= self.total
         return Story(
             entries=tuple(self._entries(page, after)),
             total=self.total,
@@ -97,14 +97,15 @@ class StoryReader:
 
     def _entry(self, record: Any, left_at: dt.datetime | None) -> Entry:
         facts = record.metadata if isinstance(record.metadata, dict) else {"": record.metadata}
+        is_last = record.sequence >= self.total
         stay = since(record.transitioned_at) if left_at is None else left_at - record.transitioned_at
         return Entry(
             number=record.sequence,
             when=time_tag(record.transitioned_at),
             source=badge(self.bound, record.from_status, self.tones) if record.from_status else "",
             target=badge(self.bound, record.to_status, self.tones),
-            stayed=in_words(stay),
-            is_last=left_at is None,
+            stayed=in_words(stay) if left_at is not None or is_last else "",
+            is_last=is_last,
             actor=who(facts["actor"]) if facts.get("actor") else "",
             facts=tuple(_fact(name, value) for name, value in facts.items() if name != "actor" or not value),
         )

@@ -43,7 +43,7 @@ class Batches:
         self.model: type[models.Model] = queryset.model
         self.queryset = queryset
         self.batch_size = batch_size
-        self.using = _database_of(queryset)
+        self.using = database_of(queryset)
         self.connection = connections[self.using]
 
     @property
@@ -99,7 +99,7 @@ class Batches:
         return str(self.bound.model._meta.pk.name)
 
 
-def _database_of(queryset: Any) -> str:
+def database_of(queryset: Any) -> str:
     """Return where the rows are to be written: where the queryset was told to look, or what the router says."""
     return queryset._db or router.db_for_write(queryset.model, **queryset._hints)
 

@@ -160,7 +160,7 @@ class BulkTransitioner(Generic[M]):
 
     def _move_singly(self, rows: models.QuerySet[Any]) -> Done:
         with transaction.atomic(using=self.using):
-            instances = list(rows)
+            instances = list(self.batches.locked(rows))  # or one could change while the guards of another are asked
             for instance in instances:
                 try:
                     getattr(instance, self.bound.accessor).transition_to(
