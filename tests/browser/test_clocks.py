@@ -79,7 +79,7 @@ def test_run_now_of_a_row_that_a_worker_has_taken_meanwhile_is_refused(page, ord
 
     button(page, "Run now").click()
 
-    expect(message(page)).to_contain_text("host:1")
+    expect(message(page)).to_contain_text("was left alone: A worker is running it.")
     assert columns_of(order).lease_token == 7
 
 
