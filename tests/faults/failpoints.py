@@ -31,6 +31,7 @@ CALLS = {
     "extend": "statemachine_fields.db.postgresql_leases:PostgreSQLLeases.beat",
     "recover": "statemachine_fields.worker.process:recover",
     "process": "statemachine_fields.worker.supervisor:run_process",
+    "setup": "statemachine_fields.worker.process:django.setup",
 }
 
 

@@ -108,3 +108,13 @@ def test_once_does_not_end_before_it_has_looked_again_at_what_was_written_meanwh
     assert worker.wait() == 0
     assert Chore.objects.get().status == "DONE"
     check_invariants(moves=2, terminal=True, released=True)
+
+
+def test_a_process_that_has_not_begun_ends_without_a_word(start_worker):
+    """The signal comes while a process starts: it has taken nothing, so nobody has to wait for a lease, or is told to."""
+    worker = start_worker(pause={"setup.before": 1})
+    create_chores(1)
+    worker.paused_at("setup.before")
+    assert worker.terminate(within=5) == 0
+    assert "died" not in worker.log()
+    check_invariants(released=True)

@@ -97,8 +97,8 @@ class _Signals:
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, number: int, frame: Any) -> None:
-        if self.stop is None:
-            os._exit(128 + number)
+        if self.stop is None:  # nothing has begun, so nothing is left behind
+            os._exit(DONE)
         self.stop.set()
 
 
