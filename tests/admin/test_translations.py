@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
+from django.contrib.admin import site
 from django.utils import translation
+from django.utils.functional import lazy
 
 import statemachine_fields
 from lab.models import Dossier
@@ -70,3 +72,16 @@ def test_short_words_are_translated_for_us_alone(language):
     assert [
         source for source in entries(language) if len(source.split()) < 3 and not re.search(r"\x04|%", source)
     ] == []
+
+
+@pytest.mark.django_db
+def test_the_name_of_the_column_is_in_the_language_of_each_reader(admin_client, monkeypatch):
+    names = {"en": "Progress", "de": "Fortschritt"}
+    name = lazy(lambda: names[translation.get_language()[:2]], str)()
+    monkeypatch.setattr(Dossier.states.field, "verbose_name", name)
+    vars(site.get_model_admin(Dossier)).pop("_columns", None)
+    Dossier.objects.create()
+    for language, text in names.items():
+        with translation.override(language):
+            assert f">{text}</a>" in admin_client.get(page(Dossier)).content.decode()
+    vars(site.get_model_admin(Dossier)).pop("_columns", None)

@@ -87,8 +87,6 @@ class MachineActions(RowPages):
             "seen_total": move.seen.total if move.seen else move.total,
             "total": number_format(move.total, force_grouping=True),
             "limit": number_format(self.bulk_limit, force_grouping=True),
-            "machine": bound,
-            "state": state,
             "seen_at": request.POST.get("_seen_at") or (move.seen_at.isoformat() if move.seen_at else ""),
             "adminform": AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self),
             "form": form,

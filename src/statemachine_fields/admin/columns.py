@@ -31,7 +31,7 @@ class MachineColumns(MachineAdmin):
     def _columns(self) -> dict[str, Column]:
         columns: dict[str, Column] = {}
         for bound in self.machines.values():
-            columns[bound.names.status] = self._column(bound, bound.names.status, self._badge, self.name_of(bound))
+            columns[bound.names.status] = self._column(bound, bound.names.status, self._badge, bound.field.verbose_name)
             if bound.is_timed:
                 columns[bound.names.next_at] = self._column(
                     bound, bound.names.next_at, clock_line, pgettext_lazy("state machine", "next run")
@@ -97,13 +97,10 @@ class MachineColumns(MachineAdmin):
         named = [name for name in flatten_fieldsets(declared) if name in ours and name not in given]
         return (*given, *named) if isinstance(given, tuple) else [*given, *named]
 
-    def show_columns(self, adminform: Any) -> None:
-        """Put what is shown in place of the columns that a form names."""
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        adminform: Any = context["adminform"]
         adminform.readonly_fields = self._shown(adminform.readonly_fields)
         adminform.fieldsets = [
             (name, {**options, "fields": self._shown(options["fields"])}) for name, options in adminform.fieldsets
         ]
-
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        self.show_columns(context["adminform"])
         return super().render_change_form(request, context, *args, **kwargs)

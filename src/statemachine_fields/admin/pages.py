@@ -19,7 +19,7 @@ from django.utils.translation import ngettext, pgettext
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.clocks import VERBS, Reading, read_clock, why_left
-from statemachine_fields.admin.moves import Choice, NoteForm, RowMove, button_text, choices_for, read_number
+from statemachine_fields.admin.moves import Choice, RowMove, button_text, choices_for, read_number
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
 from statemachine_fields.admin.templates import parent_template
 from statemachine_fields.admin.wording import in_words, since, time_tag
@@ -104,7 +104,6 @@ class RowPages(MachineAdmin):
         context["machine_parent_template"] = parent_template(self._own_change_form, self.opts, "change_form.html")
         if change and obj is not None and not context.get("is_popup"):
             context["machine_panels"] = [self._panel(request, bound, obj) for bound in self.machines.values()]
-            context["note_form"] = NoteForm(auto_id=False)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def _panel(self, request: HttpRequest, bound: BoundMachine[Any], obj: models.Model) -> Panel:
