@@ -23,7 +23,8 @@ class Settings:
     PREPARE: bool | Literal["auto"] = "auto"
     #: The request header whose value the middleware records as `request_id`.
     REQUEST_ID_HEADER: str = "X-Request-ID"
-    #: How long a worker holds a row without extending its lease: how soon another takes over after it died.
+    #: How long a worker holds a row without extending its lease: how soon another takes over after it died. A statement on
+    #: the worker's own connections may take a sixth of it.
     LEASE_SECONDS: float = 60.0
     #: How often an idle worker looks for due rows.
     POLL_SECONDS: float = 1.0

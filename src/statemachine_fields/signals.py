@@ -34,7 +34,7 @@ leases_claimed = Signal()
 lease_recovered = Signal()
 
 #: Sent when a try has failed and that is written on the row. Further arguments: `instance`, `error`, `failures`,
-#: `exception` (None for a `Retry`, or if the handler was stopped).
+#: `exception` (None for a `Retry` with a text, or if the handler was stopped).
 handler_failed = Signal()
 
 #: Sent when a row was taken out of the clock. Further arguments: `instance`, `error`.

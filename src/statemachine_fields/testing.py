@@ -158,7 +158,10 @@ class _Drain:
     def _attempt(self, lease: Lease) -> Verdict | None:
         handler = lease.clock.handler
         if handler is not None and handler.atomic:
-            return run_atomic(self.attempts, self.events, lease)
+            verdict = run_atomic(self.attempts, self.events, lease)
+            while verdict is not None and verdict.kind is Kind.CONFLICT:
+                verdict = run_atomic(self.attempts, self.events, lease)
+            return verdict
         if handler is not None and handler.is_async:
             return async_to_sync(self.attempts.arun)(lease)
         return self.attempts.run(lease)

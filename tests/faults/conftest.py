@@ -46,6 +46,13 @@ def database(server, django_db_blocker):
 
 
 @pytest.fixture
+def other_database(server, database):
+    """A second database of that server, which is `other` during the test."""
+    with server.database("other") as url:
+        yield url
+
+
+@pytest.fixture
 def start_worker(database, tmp_path):
     """A function that starts a worker: see `harness.Worker`. What it said is shown if the test fails."""
     workers = []

@@ -1,4 +1,4 @@
-"""Points in a worker at which a test can hold it, leave something out, or lose an answer of the database.
+"""Points in a worker at which a test can hold it, leave something out, raise an error, or lose an answer of the database.
 
 Only a process that a test started with `SMF_FAILPOINTS` has any: see `harness.Worker`. A point is named after the call
 it stands before or after, and counts how often it was reached, over all processes of a worker: the first `n` times it
@@ -22,16 +22,17 @@ from django.db import OperationalError
 VARIABLE = "SMF_FAILPOINTS"
 
 CALLS = {
-    "claim": "statemachine_fields.worker.claim:Claimer.claim",
+    "claim": "statemachine_fields.worker.claim:Claimer.take",
     "handler": "statemachine_fields.worker.attempt:Attempts.run",
-    "commit": "statemachine_fields.worker.commit:Committer.commit",
+    "commit": "statemachine_fields.worker.commit:Committer.write_group",
     "move": "statemachine_fields.db.postgresql_leases:PostgreSQLLeases.move",
     "settle": "statemachine_fields.db.postgresql_leases:PostgreSQLLeases.settle",
     "beat": "statemachine_fields.worker.heartbeat:Heartbeat._beat",
     "extend": "statemachine_fields.db.postgresql_leases:PostgreSQLLeases.beat",
-    "recover": "statemachine_fields.worker.process:recover",
+    "recover": "statemachine_fields.worker.claiming:ClaimLoop._take_back_from_the_dead",
     "process": "statemachine_fields.worker.supervisor:run_process",
     "setup": "statemachine_fields.worker.process:django.setup",
+    "say": "statemachine_fields.worker.supervisor:Supervisor._say",
 }
 
 
@@ -45,13 +46,19 @@ class Failpoints(AppConfig):
 
 
 def set_up(
-    directory: str, pause: dict[str, int], off: list[str], lose: dict[str, int], constants: dict[str, Any]
+    directory: str,
+    pause: dict[str, int],
+    off: list[str],
+    lose: dict[str, int],
+    fail: dict[str, int],
+    constants: dict[str, Any],
 ) -> None:
     """Wrap the calls that are named.
 
     :param pause: how many times to wait, by point: a call, and `before` or `after`; `empty` after a claim that found nothing.
     :param off: calls that are not made at all.
     :param lose: how many times the connection breaks after a call was done by the database, by call.
+    :param fail: how many times a call is not made and raises a MemoryError, which nobody expects, by call.
     :param constants: values for constants, by module of the worker and name, as in `supervisor.SILENCE`.
     """
     here = Path(directory)
@@ -60,12 +67,12 @@ def set_up(
         module = importlib.import_module(f"statemachine_fields.worker.{module_name}")
         assert hasattr(module, name), constant
         setattr(module, name, value)
-    for call in {*(point.split(".")[0] for point in pause), *off, *lose}:
+    for call in {*(point.split(".")[0] for point in pause), *off, *lose, *fail}:
         module_name, _, path = CALLS[call].partition(":")
         owner: Any = importlib.import_module(module_name)
         *outer, name = path.split(".")
         owner = functools.reduce(getattr, outer, owner)
-        setattr(owner, name, _wrapped(getattr(owner, name), call, here, pause, off, lose))
+        setattr(owner, name, _wrapped(getattr(owner, name), call, here, pause, off, lose, fail))
 
 
 def _wrapped(
@@ -75,12 +82,15 @@ def _wrapped(
     pause: dict[str, int],
     off: list[str],
     lose: dict[str, int],
+    fail: dict[str, int],
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if call in off:
             return None
         _pause(here, f"{call}.before", pause)
+        if _hit(here, f"{call}.fail", fail.get(call, 0)):
+            raise MemoryError(f"injected into {call}")
         result = function(*args, **kwargs)
         is_empty = call == "claim" and not result  # as most claims are
         _pause(here, f"{call}.empty" if is_empty else f"{call}.after", pause)

@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from django.db import connection
-from django.db.models import Count
+from django.db import connection, connections
+from django.db.models import Count, Model, Sum
 
-from lab.models import Chore, Run
+from lab.models import Chore, Mark, Run
 from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.worker.models import RunStatistics
 from tests.faults.failpoints import VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,6 +32,9 @@ CONSTANTS = {"claiming.SUSPECTS_EVERY": 0.5, "attempt.AWAY_SECONDS": 0.2}
 
 #: Where `mutations.py` has put the code of the library, with a guard taken out.
 SOURCES = [os.environ["SMF_SRC"]] if "SMF_SRC" in os.environ else []
+
+#: Where else the tests themselves import from.
+OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 #: A worker that nobody cleaned up, because the tests were killed, ends by itself.
 RUN_FOR = 600
@@ -61,6 +66,7 @@ class Worker:
     :param pause: how many times to wait at a failpoint, as in `{"commit.before": 1}`.
     :param off: calls that are left out, as in `["beat"]`.
     :param lose: how many answers of the database to lose, as in `{"move": 1}`.
+    :param fail: how many times a call raises an error that nobody expects, as in `{"extend": 1}`.
     :param constants: values for constants that differ from `CONSTANTS`, as in `{"supervisor.SILENCE": 1}`.
     """
 
@@ -74,6 +80,7 @@ class Worker:
         pause: Mapping[str, int] | None = None,
         off: Iterable[str] = (),
         lose: Mapping[str, int] | None = None,
+        fail: Mapping[str, int] | None = None,
         constants: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -85,12 +92,13 @@ class Worker:
             "pause": {**(pause or {})},
             "off": [*off],
             "lose": {**(lose or {})},
+            "fail": {**(fail or {})},
             "constants": {**CONSTANTS, **(constants or {})},
         }
         environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
-            "PYTHONPATH": os.pathsep.join([*SOURCES, str(ROOT), str(ROOT / "testproject")]),
+            "PYTHONPATH": os.pathsep.join([*SOURCES, str(ROOT), str(ROOT / "testproject"), *OTHERS]),
             "SMF_DB": "postgresql",
             "DATABASE_URL": url,
             "SMF_FAULTS_SETTINGS": json.dumps({**SETTINGS, **(settings or {})}),
@@ -127,6 +135,10 @@ class Worker:
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
+
+    def lines(self) -> list[str]:
+        """Return the lines of the log, less those that say every few seconds what was done so far."""
+        return [line for line in self.log().splitlines() if " · " not in line]
 
     def wait_for_log(self, text: str, *, within: float = PATIENCE) -> None:
         eventually(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-4000:]}", within=within)
@@ -190,22 +202,42 @@ def create_chores(number: int, *, status: str = "NEW", script: Callable[[int], A
     return [chore.pk for chore in Chore.objects.bulk_create(chores)]
 
 
-def tally() -> dict[str, int]:
-    """Return how many rows there are by status."""
-    return dict(Chore.objects.values_list("status").annotate(number=Count("pk")))
+def create_acts(model: Any, *does: str, **values: Any) -> list[int]:
+    """Create a row of a model of `lab.models.harm` for each thing to do, and return their keys, the first due first."""
+    keys = [row.pk for row in model.objects.bulk_create([model(does=each, **values) for each in does])]
+    table = model._meta.db_table
+    execute(
+        f"UPDATE {table} SET status_next_at = now() - interval '1 hour' + id * interval '1 s' WHERE id = ANY(%s)", keys
+    )
+    return keys
 
 
-def are_all(status: str) -> bool:
-    return not Chore.objects.exclude(status=status).exists()
-
-
-def wait_until_all(status: str, *, within: float = PATIENCE) -> None:
+def eventually_in(status: str, model: Any, keys: Iterable[Any], *, within: float = 10.0) -> None:
+    """Wait until rows are in a state."""
+    left = model.objects.filter(pk__in=[*keys]).exclude(status=status)
     try:
-        eventually(lambda: are_all(status), f"all in {status}", within=within)
+        eventually(lambda: not left.exists(), f"all in {status}", within=within)
+    except AssertionError as error:
+        columns = ["pk", "status", "status_failures", "status_crashes", "status_lease_owner", "status_error"]
+        raise AssertionError(f"{error}; of {left.count()} others {list(left.values(*columns)[:5])}") from None
+
+
+def tally(model: type[Model] = Chore) -> dict[str, int]:
+    """Return how many rows there are by status."""
+    return dict(model._base_manager.values_list("status").annotate(number=Count("pk")))
+
+
+def are_all(status: str, model: type[Model] = Chore) -> bool:
+    return not model._base_manager.exclude(status=status).exists()
+
+
+def wait_until_all(status: str, *, model: type[Model] = Chore, within: float = PATIENCE) -> None:
+    try:
+        eventually(lambda: are_all(status, model), f"all of {model._meta.label} in {status}", within=within)
     except AssertionError as error:
         columns = ["pk", "status", "status_next_at", "status_crashes", "status_lease_owner", "status_error"]
-        left = list(Chore.objects.exclude(status=status).values(*columns)[:5])
-        raise AssertionError(f"{error}: {tally()}, for example {left}") from None
+        left = list(model._base_manager.exclude(status=status).values(*columns)[:5])
+        raise AssertionError(f"{error}: {tally(model)}, for example {left}") from None
 
 
 def runs(chore: int, state: str | None = None) -> list[Run]:
@@ -224,32 +256,61 @@ def wait_for_run(chore: int, number: int = 1, *, within: float = PATIENCE) -> Ru
     return found[0]
 
 
-def check_invariants(*, moves: int | None = None, terminal: bool = False, released: bool = False) -> None:
+def check_invariants(
+    model: Any = Chore,
+    *,
+    moves: int | None = None,
+    terminal: bool = False,
+    released: bool = False,
+    tokens: bool = True,
+) -> None:
     """Check all that holds at any time, and what is to hold at the end.
 
     I1: no token ran twice. I2: every chain is unbroken and ends in its row's status, with as many records as moves, and
     no number twice. I4, I6: nothing but declared moves, so nothing out of a terminal state.
 
+    :param model: whose rows.
     :param moves: how many moves were made in all.
     :param terminal: that every row is in a terminal state (I3: none was lost).
     :param released: that no lease is held (I8).
+    :param tokens: that no token ran twice (I1).
     """
-    findings = [f"pk={found.pk} {found.code}: {found.what}" for found in Verifier(Chore.states).findings()]
+    findings = [f"pk={found.pk} {found.code}: {found.what}" for found in Verifier(model.states).findings()]
     assert findings == [], findings[:10]
-    records: Any = Chore.states.transition_model.objects
+    records: Any = model.states.transition_model.objects
     assert not records.filter(metadata__forced=True).exists()
     twice = records.order_by().values("instance", "sequence").annotate(number=Count("pk")).filter(number__gt=1)
     assert list(twice) == []
-    ran_twice = Run.objects.values("chore", "token").annotate(number=Count("pk")).filter(number__gt=1)
-    assert list(ran_twice) == [], "one claim, two calls of the handler"
+    calls = Run.objects.values("chore", "token") if model is Chore else marks_of(model).values("key", "token")
+    ran_twice = calls.annotate(number=Count("pk")).filter(number__gt=1)
+    assert not tokens or list(ran_twice) == [], "one claim, two calls of the handler"
     if moves is not None:
-        assert records.count() == moves
+        assert records.count() == moves, f"{records.count()} moves"
+    rows: Any = model._base_manager
     if terminal:
-        left = Chore.objects.exclude(status__in=[DONE, FAILED])
-        assert not left.exists(), f"{left.count()} of {tally()}"
+        left = rows.exclude(status__in=[state for state in tally(model) if not model.states.graph.targets(state)])
+        assert not left.exists(), f"{left.count()} of {tally(model)}"
     if released:
-        held = Chore.objects.exclude(status_lease_owner="", status_lease_expires_at=None)
-        assert list(held.values("pk", "status", "status_lease_owner", "status_lease_expires_at")[:5]) == []
+        left = rows.exclude(status_lease_owner="", status_lease_expires_at=None)
+        held = list(left.values("pk", "status", "status_lease_owner", "status_lease_expires_at")[:5])
+        assert held == [], f"still leased: {held}"
+
+
+def marks_of(model: type[Model]) -> Any:
+    """Return the calls of the handlers of a model that leave marks."""
+    return Mark.objects.filter(label=model._meta.label)
+
+
+def told(model: Any, what: str = "moved") -> int:
+    """Return a count of the run statistics of a model, over its states. They are complete when the worker has stopped."""
+    return int(RunStatistics.objects.filter(machine=str(model.states)).aggregate(sum=Sum(what))["sum"] or 0)
+
+
+def execute(statement: str, *params: Any) -> list[Any]:
+    """Run a statement and return its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
 
 
 def backends(role: str) -> list[int]:
@@ -260,6 +321,30 @@ def backends(role: str) -> list[int]:
             [f"statemachine_worker {role}"],
         )
         return [pid for (pid,) in cursor.fetchall()]
+
+
+@contextmanager
+def locking(statement: str, *params: Any) -> Iterator[None]:
+    """Hold what a statement locks, in a transaction of somebody else's."""
+    other = connections.create_connection("default")
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(statement, params)
+        yield
+    finally:
+        other.close()
+
+
+def locked_table(table: str) -> Any:
+    """Lock a table as a migration does: nobody can read it."""
+    return locking(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+
+
+def waiting_for_locks() -> list[int]:
+    """Return the ids of the server's processes that wait for a lock."""
+    waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return [pid for (pid,) in execute(waiting)]
 
 
 def seed() -> int:

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
+from django.db import connection
 from django.utils import timezone
 
 VARIABLE = "SMF_INJECTIONS"
@@ -26,7 +27,12 @@ def injected(**injections: Any) -> dict[str, str]:
     :param skew: by how many seconds its wall clock is wrong.
     :param memory: how many bytes of address space each of its processes may have.
     :param database: what differs in its `DATABASES["default"]`.
+    :param other: the URL of its `DATABASES["other"]`.
+    :param routers: its `DATABASE_ROUTERS`.
+    :param asks: that an app of the project asks the database something as soon as it is ready.
     :param pipe: how many bytes the pipes to its supervisor hold.
+    :param databases: URLs of other databases, by alias; what was `default` is then `main`.
+    :param routers: its `DATABASE_ROUTERS`.
     """
     return {"DJANGO_SETTINGS_MODULE": "tests.faults.settings_injected", VARIABLE: json.dumps(injections)}
 
@@ -54,6 +60,18 @@ def set_wall_clock(skew: float) -> None:
     timezone.datetime = Skewed  # type: ignore[attr-defined]
 
 
+class Stubborn:
+    """A router that knows one database, whatever it is told of the row."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+    db_for_write = db_for_read
+
+    def allow_relation(self, one: Any, other: Any, **hints: Any) -> bool:
+        return True
+
+
 class Injections(AppConfig):
     name = "tests.faults.injections"
     label = "injections"
@@ -62,6 +80,9 @@ class Injections(AppConfig):
         wanted = injections()
         if "memory" in wanted:
             resource.setrlimit(resource.RLIMIT_AS, (wanted["memory"], wanted["memory"]))
+        if wanted.get("asks"):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
         if "pipe" in wanted:
             supervisor: Any = import_module("statemachine_fields.worker.supervisor")
             process: Any = import_module("statemachine_fields.worker.process")

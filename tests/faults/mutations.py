@@ -19,12 +19,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = "statemachine_fields"
 
+#: How many seconds the tests of one mutation may take. Without some guards, something is waited for that never comes.
+LONGEST = 300.0
+
 SQL = "db/postgresql_leases.py"
+CLAIMS = "db/postgresql_claims.py"
 LEASES = "tests/worker/test_leases.py"
 RACES = "tests/faults/test_races.py"
 LATE = "tests/faults/test_late.py::test_an_old_token_is_worth_nothing"
 CUT_OFF = "tests/faults/test_late.py::test_a_worker_cut_off_from_its_heartbeat_does_not_start_what_it_may_have_lost"
-AGAIN = "tests/faults/test_poison.py::test_a_row_that_was_left_again_goes_behind_the_others_that_were_left"
+COMMIT = "tests/worker/test_commit.py"
+CLAIMING = "tests/worker/test_claiming.py"
+OWN = "tests/worker/test_own.py"
+CONNECTIONS = "tests/worker/test_connections.py"
+COROUTINES = "tests/worker/test_coroutines.py"
+BUFFER = "tests/worker/test_buffer.py"
+RUNNER = "tests/worker/test_runner.py"
+SUPERVISOR = "tests/worker/test_supervisor.py"
+ATTEMPT = "tests/worker/test_attempt.py"
 
 HOLDS = "t.{key} = ANY(ARRAY(SELECT key FROM locked)) AND said.key = t.{key}"
 
@@ -128,53 +140,25 @@ MUTATIONS = [
         (LEASES,),
     ),
     Mutation(
-        "a recovery keeps the token",
-        SQL,
-        "{lease_token} = {lease_token} + 1, {crashes} = {crashes} + 1",
-        "{lease_token} = {lease_token}, {crashes} = {crashes} + 1",
-        (LEASES,),
-    ),
-    Mutation(
         "a claim keeps the token",
-        SQL,
+        CLAIMS,
         "UPDATE {name} SET {lease_token} = {lease_token} + 1, {lease_owner} = %s",
         "UPDATE {name} SET {lease_token} = {lease_token}, {lease_owner} = %s",
         (LEASES, LATE),
-    ),
-    Mutation(
-        "a claim waits for locks",
-        SQL,
-        "LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found",
-        "LIMIT %s FOR NO KEY UPDATE) AS found",
-        (LEASES,),
     ),
     Mutation(
         "a commit waits for locks",
         SQL,
         'ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""',
         'ORDER BY {key} FOR NO KEY UPDATE)"""',
-        (LEASES,),
+        (f"{LEASES}::TestLocks",),
     ),
     Mutation(
         "LOCK waits for locks",
         SQL,
         "{lease_token} = %s FOR NO KEY UPDATE SKIP LOCKED",
         "{lease_token} = %s FOR NO KEY UPDATE",
-        (LEASES,),
-    ),
-    Mutation(
-        "a claim counts no crash",
-        SQL,
-        "CASE WHEN {lease_expires_at} IS NULL THEN 0 ELSE 1 END",
-        "CASE WHEN {lease_expires_at} IS NULL THEN 0 ELSE 0 END",
-        (LEASES,),
-    ),
-    Mutation(
-        "a recovery counts no crash",
-        SQL,
-        "{crashes} = {crashes} + 1, {next_at}",
-        "{crashes} = {crashes}, {next_at}",
-        (LEASES,),
+        (f"{LEASES}::TestLocks",),
     ),
     Mutation(
         "crashes without a limit",
@@ -191,41 +175,6 @@ MUTATIONS = [
         ("tests/machine/test_policy.py", "tests/worker/test_attempt.py"),
     ),
     Mutation(
-        "leases that have not run out are claimed",
-        SQL,
-        "               AND ({lease_expires_at} IS NULL OR {lease_expires_at} <= statement_timestamp())\n",
-        "",
-        (LEASES, RACES),
-    ),
-    Mutation(
-        "leases that have run out are not claimed",
-        SQL,
-        "AND ({lease_expires_at} IS NULL OR {lease_expires_at} <= statement_timestamp())",
-        "AND {lease_expires_at} IS NULL",
-        (LEASES,),
-    ),
-    Mutation(
-        "suspects are claimed with everybody",
-        SQL,
-        "AND ({lease_expires_at} IS NULL AND {crashes} = 0) <> %s",
-        "AND %s::bool IS NOT NULL",
-        (LEASES,),
-    ),
-    Mutation(
-        "a row that was taken back goes before those it was left with",
-        SQL,
-        "{crashes} = {crashes} + 1, {next_at} = statement_timestamp()",
-        "{crashes} = {crashes} + 1, {next_at} = {next_at}",
-        (AGAIN,),
-    ),
-    Mutation(
-        "a row whose lease ran out goes before those it was left with",
-        SQL,
-        "THEN {next_at} ELSE statement_timestamp() END",
-        "THEN {next_at} ELSE {next_at} END",
-        (AGAIN,),
-    ),
-    Mutation(
         "release() without its comparison",
         "machine/timed.py",
         "            names.lease_token: getattr(self.instance, names.lease_token),\n",
@@ -238,6 +187,579 @@ MUTATIONS = [
         "return not self.is_lost and now() < self.trusted_until",
         "return not self.is_lost",
         (CUT_OFF,),
+    ),
+    Mutation(
+        "a recovery keeps the token",
+        SQL,
+        "{lease_expires_at} = NULL, {lease_token} = {lease_token} + 1{blame}",
+        "{lease_expires_at} = NULL, {lease_token} = {lease_token}{blame}",
+        (LEASES,),
+    ),
+    Mutation(
+        "a claim waits for locks",
+        CLAIMS,
+        'LOCKS = " FOR NO KEY UPDATE SKIP LOCKED"',
+        'LOCKS = " FOR NO KEY UPDATE"',
+        (f"{LEASES}::TestClaim::test_does_not_wait_for_a_row_that_is_locked",),
+    ),
+    Mutation(
+        "a recovery waits for locks",
+        SQL,
+        "         ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED),\n    freed",
+        "         ORDER BY {key} FOR NO KEY UPDATE),\n    freed",
+        (f"{LEASES}::TestLocks::test_of_a_dead_worker_s_rows_are_left_to_run_out",),
+    ),
+    Mutation(
+        "a recovery counts no crash",
+        SQL,
+        'BLAME = ", {crashes} = {crashes} + 1,',
+        'BLAME = ", {crashes} = {crashes},',
+        (LEASES,),
+    ),
+    Mutation(
+        "a row given back unheard counts a crash",
+        SQL,
+        'BLAME.format(**names) if left.is_crash else ""',
+        "BLAME.format(**names)",
+        (f"{CLAIMING}::TestUnheard",),
+    ),
+    Mutation(
+        "leases that have not run out are claimed",
+        CLAIMS,
+        "CASE WHEN {lease_expires_at} IS NULL THEN {crashes} = 0 ELSE false END{which}",
+        "{crashes} = 0{which}",
+        (LEASES,),
+    ),
+    Mutation(
+        "leases that have not run out are taken back",
+        SQL,
+        'which = "{lease_expires_at} <= statement_timestamp()"',
+        'which = "{lease_expires_at} IS NOT NULL"',
+        (LEASES,),
+    ),
+    Mutation(
+        "leases that have run out are not taken back",
+        SQL,
+        'which = "{lease_expires_at} <= statement_timestamp()"',
+        'which = "{lease_expires_at} IS NULL"',
+        (LEASES,),
+    ),
+    Mutation(
+        "suspects are claimed with everybody",
+        CLAIMS,
+        "IS NULL THEN {crashes} = 0 ELSE false END",
+        "IS NULL THEN true ELSE false END",
+        (LEASES,),
+    ),
+    Mutation(
+        "suspects are not ordered by crashes",
+        CLAIMS,
+        "ORDER BY {crashes}, {next_at} LIMIT",
+        "ORDER BY {next_at} LIMIT",
+        (f"{CLAIMING}::TestSuspects",),
+    ),
+    Mutation(
+        "rows that more than one died of are claimed with the others",
+        CLAIMS,
+        'HOW_OFTEN = {1: "= 1", 2: "> 1"}',
+        'HOW_OFTEN = {1: ">= 1", 2: "> 1"}',
+        (f"{CLAIMING}::TestSuspects",),
+    ),
+    Mutation(
+        "rows that more than one died of are claimed together",
+        "worker/claiming.py",
+        "((limit, 1), (1, 2))",
+        "((limit, 1), (limit, 2))",
+        (f"{CLAIMING}::TestSuspects",),
+    ),
+    Mutation(
+        "suspects are claimed while others run",
+        "worker/claiming.py",
+        "if not self.inflight.suspects and prefetch",
+        "if prefetch",
+        (f"{CLAIMING}::TestSuspects",),
+    ),
+    Mutation(
+        "suspects share their last death",
+        "worker/claiming.py",
+        "prefetch.suspects if self.options.max_crashes > 2 else 1",
+        "prefetch.suspects",
+        (f"{CLAIMING}::TestSuspects",),
+    ),
+    Mutation(
+        "a claim reads all that is due",
+        CLAIMS,
+        "CASE WHEN {lease_expires_at} IS NULL THEN {crashes} = 0 ELSE false END{which}",
+        "{lease_expires_at} IS NULL AND {crashes} = 0{which}",
+        (f"{LEASES}::TestClaim",),
+    ),
+    Mutation(
+        "an answer names all rows",
+        SQL,
+        "return {keys[place - 1] for (place,) in rows}",
+        "return set(keys) if rows else set()",
+        (LEASES,),
+    ),
+    Mutation(
+        "an answer names the row before",
+        SQL,
+        "return {keys[place - 1] for (place,) in rows}",
+        "return {keys[place - 2] for (place,) in rows}",
+        (LEASES,),
+    ),
+    Mutation(
+        "a walk for rows left behind ends too soon",
+        SQL,
+        "if last <= walk // 2 or",
+        "if last <= walk or",
+        (f"{LEASES}::TestRecover",),
+    ),
+    Mutation(
+        "a walk for rows left behind does not end",
+        SQL,
+        "if last <= walk // 2 or walk >= LONGEST_WALK",
+        "if walk >= LONGEST_WALK",
+        (f"{LEASES}::TestRecover",),
+    ),
+    Mutation(
+        "rows in hand are given back with the unheard",
+        SQL,
+        "if left.held:",
+        "if False:",
+        (f"{CLAIMING}::TestUnheard",),
+    ),
+    Mutation(
+        "a move writes the handler's instance",
+        "worker/writing.py",
+        "row: Any = models.QuerySet(lane.bound.model, using=lane.using).filter(pk=lease.key).first()",
+        "row: Any = lease.instance",
+        (f"{COMMIT}::TestRowByRow",),
+    ),
+    Mutation(
+        "a move goes where the router says",
+        "worker/writing.py",
+        "        record_id=verdict.record_id,\n        using=lane.using,\n",
+        "        record_id=verdict.record_id,\n",
+        (f"{COMMIT}::TestRowByRow",),
+    ),
+    Mutation(
+        "a transaction marked for rollback passes for committed",
+        "worker/blocks.py",
+        "if kind is None and connection.needs_rollback:",
+        "if False:",
+        (f"{COMMIT}::TestBlock",),
+    ),
+    Mutation(
+        "a transaction left open within another is not noticed",
+        "worker/blocks.py",
+        "if connection.atomic_blocks[-1:] != [self._atomic]:",
+        "if False:",
+        (f"{COMMIT}::TestBlock",),
+    ),
+    Mutation(
+        "an error after the commit passes for a failure",
+        "worker/blocks.py",
+        "        self.is_committed = True\n",
+        "        pass\n",
+        (f"{COMMIT}::TestBlock",),
+    ),
+    Mutation(
+        "an error of a working connection passes for a lost answer",
+        "worker/connections.py",
+        "return connection.connection is driver and driver is not None and connection.is_usable()",
+        "return False",
+        (
+            f"{CONNECTIONS}::TestIsSame",
+            f"{COMMIT}::TestLostAnswer",
+        ),
+    ),
+    Mutation(
+        "a new connection passes for the one that was lost",
+        "worker/connections.py",
+        "return connection.connection is driver and driver is not None",
+        "return driver is not None",
+        (f"{CONNECTIONS}::TestIsSame",),
+    ),
+    Mutation(
+        "a bad row takes its group along",
+        "worker/commit.py",
+        "elif len(part) > 1:",
+        "elif False:",
+        (f"{COMMIT}::TestBadRow",),
+    ),
+    Mutation(
+        "an answer that was lost is not looked for",
+        "worker/commit.py",
+        "if verdict.record_id in recorded or any(",
+        "if any(",
+        (f"{COMMIT}::TestLostAnswer",),
+    ),
+    Mutation(
+        "a conflict passes for a failure",
+        "worker/commit.py",
+        "self._set_aside(part, error) if is_in_the_way(lane, error) else self._refuse(part[0], error)",
+        "self._refuse(part[0], error)",
+        (f"{COMMIT}::TestLockedRow",),
+    ),
+    Mutation(
+        "a row that cannot be claimed stops its lane",
+        "worker/claiming.py",
+        "return self._isolate(lane, wanted, error)",
+        "raise",
+        (f"{CLAIMING}::TestBadRow",),
+    ),
+    Mutation(
+        "a row set aside is claimed with the others",
+        "worker/claiming.py",
+        "aside=tuple(self._aside[lane]))\n            prefetch",
+        "aside=())\n            prefetch",
+        (f"{CLAIMING}::TestBadRow",),
+    ),
+    Mutation(
+        "a row set aside is never tried again",
+        "worker/claiming.py",
+        "            self._try_those_aside(lane)\n",
+        "",
+        (f"{CLAIMING}::TestBadRow",),
+    ),
+    Mutation(
+        "a row is blamed for a lock on all",
+        "worker/claiming.py",
+        "if not got and (not bad or (len(keys) > 1 and all(is_in_the_way(lane, cause) for _key, cause in bad))):",
+        "if not got and not bad:",
+        (f"{CLAIMING}::TestBadRow",),
+    ),
+    Mutation(
+        "a lane that fails is not contained",
+        "worker/claiming.py",
+        "            has_asked = act()\n        except (DatabaseError, InterfaceError) as error:",
+        "            has_asked = act()\n        except InterfaceError as error:",
+        (f"{CLAIMING}::TestContainment",),
+    ),
+    Mutation(
+        "a lane that failed is asked again at once",
+        "worker/claiming.py",
+        "            trouble.failed()\n",
+        "",
+        (f"{CLAIMING}::TestContainment",),
+    ),
+    Mutation(
+        "a claim that was not heard is forgotten",
+        "worker/claiming.py",
+        "                self._unheard[lane] = time.monotonic() + 2 * self.own.limits.statement\n",
+        "",
+        (f"{CLAIMING}::TestUnheard",),
+    ),
+    Mutation(
+        "a claim that was not heard is left at the end",
+        "worker/claiming.py",
+        "        while self._unheard:\n",
+        "        while False:\n",
+        (f"{CLAIMING}::TestUnheard",),
+    ),
+    Mutation(
+        "a stop does not wait for the claimer",
+        "worker/runner.py",
+        "(self.inflight.held or not self.claiming.ended.is_set())",
+        "self.inflight.held",
+        (RUNNER,),
+    ),
+    Mutation(
+        "a process that is replaced hurries its handlers",
+        "worker/runner.py",
+        "if hurried_at is None and is_hurried():",
+        "if hurried_at is None:",
+        (RUNNER,),
+    ),
+    Mutation(
+        "rows that come too late are kept by nobody",
+        "worker/buffer.py",
+        "            if self._closed:\n                return list(leases)\n",
+        "",
+        (BUFFER,),
+    ),
+    Mutation(
+        "lanes do not take turns",
+        "worker/buffer.py",
+        "        for _ in range(len(turns)):\n            lane = turns[0]\n            turns.rotate(-1)\n",
+        "        for lane in list(turns):\n",
+        (BUFFER,),
+    ),
+    Mutation(
+        "a row that another took stops a thread",
+        "worker/buffer.py",
+        "            except IndexError:  # another thread was quicker",
+        "            except ZeroDivisionError:",
+        (BUFFER,),
+    ),
+    Mutation(
+        "what runs in a replaced process is not counted",
+        "worker/buffer.py",
+        "self._running[queue] + self._elsewhere.get(queue, 0) >= limit",
+        "self._running[queue] >= limit",
+        (BUFFER,),
+    ),
+    Mutation(
+        "what runs in a replaced process is not obeyed",
+        "worker/process.py",
+        "self.runner.inflight.buffer.count_elsewhere(orders.elsewhere)",
+        "pass",
+        (RUNNER,),
+    ),
+    Mutation(
+        "what runs in a replaced process is not told",
+        "worker/supervisor.py",
+        "running.update(child.report.running)",
+        "pass",
+        (SUPERVISOR,),
+    ),
+    Mutation(
+        "a process asks whose child it is after the fork",
+        "worker/process.py",
+        "self.supervisor = supervisor",
+        "self.supervisor = os.getppid()",
+        (RUNNER,),
+    ),
+    Mutation(
+        "an exit code passes for the last report",
+        "worker/supervisor.py",
+        "        if child.has_ended:\n",
+        "        if code == 0:\n",
+        (SUPERVISOR,),
+    ),
+    Mutation(
+        "a last report does not say that it is the last",
+        "worker/process.py",
+        "report.ended, report.left = True, left",
+        "report.left = left",
+        (RUNNER,),
+    ),
+    Mutation(
+        "processes that linger are never hurried",
+        "worker/supervisor.py",
+        "child.give(Orders(hurry=True))",
+        "pass",
+        (SUPERVISOR,),
+    ),
+    Mutation(
+        "a process that is silent is left alone",
+        "worker/supervisor.py",
+        "                child.process.kill()\n",
+        "",
+        (SUPERVISOR,),
+    ),
+    Mutation(
+        "processes share a pool",
+        "worker/supervisor.py",
+        "                connection.close_pool()\n",
+        "                pass\n",
+        (SUPERVISOR,),
+    ),
+    Mutation(
+        "own connections come from a pool",
+        "db/own.py",
+        ' if name != "pool"}',
+        "}",
+        (OWN,),
+    ),
+    Mutation(
+        "own connections have no limit on the server",
+        "db/own.py",
+        'cursor.execute(LIMITS.format(local="false"), self._milliseconds)',
+        "pass",
+        (OWN,),
+    ),
+    Mutation(
+        "limits of the project are raised",
+        "db/own.py",
+        "str(min(milliseconds, ours) if milliseconds else ours)",
+        "str(ours)",
+        (OWN,),
+    ),
+    Mutation(
+        "own connections behind a pooler have no limit",
+        "db/own.py",
+        "if self.is_direct or self._is_limited:",
+        "if True:",
+        (OWN,),
+    ),
+    Mutation(
+        "limits outlast a transaction behind a pooler",
+        "db/own.py",
+        'cursor.execute(LIMITS.format(local="true"), self._milliseconds)',
+        'cursor.execute(LIMITS.format(local="false"), self._milliseconds)',
+        (OWN,),
+    ),
+    Mutation(
+        "limits are not set again in the next transaction behind a pooler",
+        "db/own.py",
+        "        self._is_limited = False\n        with self._answered()",
+        "        with self._answered()",
+        (OWN,),
+    ),
+    Mutation(
+        "no answer is ever overdue",
+        "db/own.py",
+        "outer, self._answer_by = self._answer_by, time.monotonic() + self.limits.statement",
+        "outer, self._answer_by = self._answer_by, None",
+        (f"{OWN}::TestSilence",),
+    ),
+    Mutation(
+        "nobody hangs up on a silent server",
+        "worker/connections.py",
+        "                leases_for(connection).hang_up(connection)\n",
+        "",
+        (f"{OWN}::TestSilence",),
+    ),
+    Mutation(
+        "a transaction is left open for the next handler",
+        "worker/connections.py",
+        "if is_suspect or _is_soiled(connection):",
+        "if is_suspect:",
+        (f"{CONNECTIONS}::TestTidy",),
+    ),
+    Mutation(
+        "a connection in a transaction is closed and not discarded",
+        "worker/connections.py",
+        "            discard(connection)\n        else:",
+        "            connection.close()\n        else:",
+        (f"{CONNECTIONS}::TestTidy",),
+    ),
+    Mutation(
+        "a transaction that Django does not know of is left open",
+        "worker/connections.py",
+        "return not leases_for(connection).is_clean(connection)",
+        "return False",
+        (f"{CONNECTIONS}::TestTidy",),
+    ),
+    Mutation(
+        "a database that is away counts as a failure",
+        "worker/connections.py",
+        "        return Trouble.AWAY\n",
+        "        return Trouble.NONE\n",
+        (f"{CONNECTIONS}::TestDiagnose",),
+    ),
+    Mutation(
+        "a connection that was cut counts as a failure",
+        "worker/connections.py",
+        "return Trouble.CUT if is_cut else Trouble.NONE",
+        "return Trouble.NONE",
+        (f"{CONNECTIONS}::TestDiagnose",),
+    ),
+    Mutation(
+        "a handler's own error is forgiven",
+        "worker/connections.py",
+        "return Trouble.CUT if is_cut else Trouble.NONE",
+        "return Trouble.CUT",
+        (f"{CONNECTIONS}::TestDiagnose",),
+    ),
+    Mutation(
+        "cuts are forgiven for ever",
+        "worker/attempt.py",
+        "return cuts <= MOST_CUTS",
+        "return True",
+        (f"{ATTEMPT}::TestCuts",),
+    ),
+    Mutation(
+        "conflicts are forgiven for ever",
+        "worker/attempt.py",
+        "if lease.conflicts >= MOST_CONFLICTS:",
+        "if False:",
+        (f"{ATTEMPT}::TestConflicts",),
+    ),
+    Mutation(
+        "coroutines share a thread",
+        "worker/coroutines.py",
+        "SyncToAsync.thread_sensitive_context.set(context)",
+        "pass",
+        (f"{COROUTINES}::TestEventLoop",),
+    ),
+    Mutation(
+        "a coroutine leaves its thread as it is",
+        "worker/coroutines.py",
+        "return self._add(_leave_thread)",
+        "return self._add(lambda: None)",
+        (
+            f"{COROUTINES}::TestExecutor",
+            f"{COROUTINES}::TestThreads",
+        ),
+    ),
+    Mutation(
+        "a coroutine with something open gives its thread up",
+        "worker/coroutines.py",
+        "return not self._under_way and not self._is_bound",
+        "return not self._under_way",
+        (f"{COROUTINES}::TestThreads",),
+    ),
+    Mutation(
+        "a coroutine with a call under way gives its thread up",
+        "worker/coroutines.py",
+        "return not self._under_way and not self._is_bound",
+        "return not self._is_bound",
+        (f"{COROUTINES}::TestThreads",),
+    ),
+    Mutation(
+        "coroutines have any number of threads",
+        "worker/coroutines.py",
+        "if self._made < self._most:",
+        "if True:",
+        (f"{COROUTINES}::TestThreads",),
+    ),
+    Mutation(
+        "a handler can stop the event loop",
+        "worker/coroutines.py",
+        "        while True:\n            try:\n                self._loop.run_forever()",
+        "        if True:\n            try:\n                self._loop.run_forever()",
+        (f"{COROUTINES}::TestEventLoop",),
+    ),
+    Mutation(
+        "a task can end the event loop",
+        "worker/coroutines.py",
+        "            except BaseException:\n                if self._loop",
+        "            except ZeroDivisionError:\n                if self._loop",
+        (f"{COROUTINES}::TestEventLoop",),
+    ),
+    Mutation(
+        "counts whose answer was lost are sent again",
+        "worker/statistics.py",
+        "            if not was_committed:\n",
+        "            if True:\n",
+        ("tests/worker/test_statistics.py",),
+    ),
+    Mutation(
+        "counts whose answer was lost are forgotten",
+        "worker/statistics.py",
+        "                self.events.put_back(counts)\n            self._unheard = None",
+        "                pass\n            self._unheard = None",
+        ("tests/worker/test_statistics.py",),
+    ),
+    Mutation(
+        "an error ends the heartbeat",
+        "worker/heartbeat.py",
+        "except Exception as error:  # noqa: BLE001 - whatever",
+        "except ZeroDivisionError as error:  # whatever",
+        ("tests/worker/test_heartbeat.py",),
+    ),
+    Mutation(
+        "a row that cannot be extended costs its neighbours their leases",
+        "worker/heartbeat.py",
+        "for part in (leases[:half], leases[half:]) if half else ():",
+        "for part in ():",
+        ("tests/worker/test_heartbeat.py",),
+    ),
+    Mutation(
+        "lines that are not logged are not counted",
+        "worker/digest.py",
+        "                seen.count += 1\n",
+        "",
+        ("tests/worker/test_digest.py",),
+    ),
+    Mutation(
+        "every line is logged",
+        "worker/digest.py",
+        "if seen is not None and now - seen.since < SECONDS:",
+        "if False:",
+        ("tests/worker/test_digest.py",),
     ),
 ]
 
@@ -265,8 +787,13 @@ def failures(mutation: Mutation, *, all_of_them: bool = False) -> list[str]:
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *mutation.tests]
         if not all_of_them:
             command.append("--exitfirst")
-        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ran.stdout, re.MULTILINE)
+        try:
+            ran = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST
+            )
+        except subprocess.TimeoutExpired:
+            return [f"{', '.join(mutation.tests)} (which does not end)"]
+    failed = list(dict.fromkeys(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ran.stdout, re.MULTILINE)))
     # What proves nothing must not look like a result: tests that did not run, or failed without a name.
     passed = ran.returncode == 0 and " passed" in ran.stdout
     if not (passed and not failed) and not (ran.returncode == 1 and failed):

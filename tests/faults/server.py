@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from django.core.management import call_command
@@ -23,9 +23,10 @@ AGAIN_AND_AGAIN = """
     done"""
 
 #: `synchronous_commit`: with it off, a crash may lose what was committed. Nothing here crashes the machine, so that no
-#: write has to reach the disk.
+#: write has to reach the disk. `max_connections`: fifty processes have up to five each.
 OPTIONS = {
     **postgres.OPTIONS,
+    "max_connections": "400",
     "synchronous_commit": "on",
     "deadlock_timeout": "100ms",
     "logging_collector": "on",
@@ -40,7 +41,12 @@ SECONDS = 30
 TEMPLATE = "migrated"
 
 #: The tables that tests of faults use. Each test has a copy of them, and with all of the project's that takes a second.
-USED = "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call)(state|$))"
+USED = (
+    "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call"
+    "|(async|atomic|heard|saved)?stunt|locker|stint"
+    "|mark|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
+    "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack)(state|$))"
+)
 
 
 class PostgreSQL:
@@ -53,7 +59,7 @@ class PostgreSQL:
 
     def __init__(self, programs: Path) -> None:
         self._server = Server("faults")
-        programs = postgres.reachable(programs, self._server)
+        self.installed = programs = postgres.reachable(programs, self._server)
         self.directory = self._server.directory
         self.data = self.directory / "data"
         self.databases = 0
@@ -65,7 +71,7 @@ class PostgreSQL:
             server=["/bin/sh", "-c", AGAIN_AND_AGAIN, self.directory, *server],
             ready=lambda: postgres.is_ready(self.data),
         )
-        self._execute(f"CREATE DATABASE {TEMPLATE}")
+        self.execute(f"CREATE DATABASE {TEMPLATE}")
         with as_default(self.url(TEMPLATE)):
             call_command("migrate", verbosity=0)
             _drop_what_is_not_used()
@@ -74,18 +80,18 @@ class PostgreSQL:
         return f"postgresql://postgres@/{name}?host={self.directory}"
 
     @contextmanager
-    def database(self) -> Iterator[str]:
-        """Make a database with all tables, use it as `default`, and yield its URL."""
+    def database(self, alias: str = "default") -> Iterator[str]:
+        """Make a database with all tables, use it under an alias, and yield its URL."""
         self.databases += 1
         name = f"faults_{self.databases}"
-        self._execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
         try:
-            with as_default(self.url(name)):
+            with used_as(alias, self.url(name)):
                 yield self.url(name)
         finally:
             if not self.is_up():
                 self.start()
-            self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def is_up(self) -> bool:
         return (self.directory / "up").exists()
@@ -120,9 +126,73 @@ class PostgreSQL:
     def end(self) -> None:
         self._server.stop()
 
-    def _execute(self, statement: str) -> None:
+    def execute(self, statement: str) -> None:
+        """Run a statement in a database that no test uses."""
         with as_default(self.url("postgres")), connections["default"].cursor() as cursor:
             cursor.execute(statement)
+
+
+class Standby:
+    """A copy of a server that follows it, until it is promoted and takes its place."""
+
+    def __init__(self, primary: PostgreSQL) -> None:
+        self._primary = primary
+        self._server = Server("standby")
+        self.directory = self._server.directory
+        self.data = self.directory / "data"
+        copy: list[str | Path] = ["-D", self.data, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        place = f"host={primary.directory} user=postgres application_name=standby"
+        settings = [f"--{name}={value}" for name, value in OPTIONS.items()]
+        self._server.start(
+            setup=[primary.installed / "pg_basebackup", "-d", place, *copy],
+            server=[primary.installed / "postgres", "-D", self.data, "-k", self.directory, *settings],
+            ready=lambda: postgres.is_ready(self.data),
+        )
+
+    def url(self, name: str) -> str:
+        return f"postgresql://postgres@/{name}?host={self.directory}"
+
+    @contextmanager
+    def is_synchronous(self) -> Iterator[None]:
+        """Let what is committed on the primary wait until it is here, too."""
+        self._primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        self._primary.execute("SELECT pg_reload_conf()")
+        try:
+            self._wait_until("EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+            yield
+        finally:  # in the file: if the primary is down it must not wait for us when it is up again
+            settings = self._primary.data / "postgresql.auto.conf"
+            lines = settings.read_text().splitlines(keepends=True)
+            settings.write_text("".join(line for line in lines if not line.startswith("synchronous_standby_names")))
+
+    def cut_off(self) -> None:
+        """Have all that the primary has, and then follow no more: what it commits from now on is not here."""
+        self._wait_until("pg_current_wal_flush_lsn() <= (SELECT min(replay_lsn) FROM pg_stat_replication)")
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        self._wait_until("NOT EXISTS (SELECT FROM pg_stat_replication)")
+
+    def promote(self) -> None:
+        """Become the primary; return when it is."""
+        self.execute("SELECT pg_promote()")
+
+    def execute(self, statement: str) -> None:
+        with as_default(self.url("postgres")), connections["default"].cursor() as cursor:
+            cursor.execute(statement)
+
+    def end(self) -> None:
+        self._server.stop()
+
+    def _wait_until(self, condition: str) -> None:
+        """Wait for what the primary says of us."""
+        deadline = time.monotonic() + SECONDS
+        with as_default(self._primary.url("postgres")), connections["default"].cursor() as cursor:
+            while True:
+                cursor.execute(f"SELECT {condition}")
+                if cursor.fetchone() == (True,):
+                    return
+                assert time.monotonic() < deadline, f"not within {SECONDS} s: {condition}"
+                time.sleep(0.02)
 
 
 def _drop_what_is_not_used() -> None:
@@ -133,18 +203,22 @@ def _drop_what_is_not_used() -> None:
         cursor.execute("VACUUM FULL")
 
 
+def as_default(url: str) -> AbstractContextManager[None]:
+    return used_as("default", url)
+
+
 @contextmanager
-def as_default(url: str) -> Iterator[None]:
-    """Let `default` be another database for a while, in every thread that has not used it yet."""
-    settings, connection = connections.settings["default"], connections["default"]
-    connections.settings["default"] = {**settings, **database_url.parse(url)}
-    connections["default"] = connections.create_connection("default")
+def used_as(alias: str, url: str) -> Iterator[None]:
+    """Let an alias be another database for a while, in every thread that has not used it yet."""
+    settings, connection = connections.settings[alias], connections[alias]
+    connections.settings[alias] = {**settings, **database_url.parse(url)}
+    connections[alias] = connections.create_connection(alias)
     try:
         yield
     finally:
-        connections["default"].close()
-        connections.settings["default"] = settings
-        connections["default"] = connection
+        connections[alias].close()
+        connections.settings[alias] = settings
+        connections[alias] = connection
 
 
 def _is_alive(pid: int) -> bool:

@@ -8,9 +8,8 @@ import pytest
 
 import statemachine_fields
 from lab.models import Chore
-from tests.faults.harness import ROOT, check_invariants, create_chores, eventually, wait_for_run
+from tests.faults.harness import ROOT, check_invariants, create_chores, eventually, execute, wait_for_run
 from tests.faults.injections import injected
-from tests.faults.test_poison import execute
 
 HOUR = 3600
 WALL_CLOCK = re.compile(r"timezone\.now\(|time\.time\(|time\.time_ns\(|datetime\.(now|utcnow|today)\(|\bNow\(")

@@ -11,8 +11,7 @@ from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.events import Events
 from statemachine_fields.worker.lanes import lanes_of
 from statemachine_fields.worker.outcomes import Kind
-from tests.faults.harness import check_invariants, create_chores, eventually
-from tests.faults.test_poison import execute
+from tests.faults.harness import check_invariants, create_chores, eventually, execute
 
 Records = Chore.states.transition_model
 

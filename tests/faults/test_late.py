@@ -114,13 +114,17 @@ def test_an_old_token_is_worth_nothing(database, verb):
 def test_a_worker_cut_off_from_its_heartbeat_does_not_start_what_it_may_have_lost(start_worker):
     """The lease runs out while rows wait for a thread. I1: the worker's own clock says so, and they are not begun."""
     settings = {"LEASE_SECONDS": 1.0}
-    slow = start_worker("--threads", "1", settings=settings, pause={"handler.after": 1}, off=["beat"])
-    first, *others = create_chores(2, status="DOING", script=lambda _: MARKED)
+    slow = start_worker("--threads", "1", settings=settings, pause={"handler.after": 2}, off=["beat"])
+    create_chores(1, status="DOING")  # from which it learns that handlers are quick, so that rows may be claimed ahead
     slow.paused_at("handler.after")
+    slow.go("handler.after")
+    wait_until_all("DONE")
+    first, *others = create_chores(2, status="DOING", script=lambda _: MARKED)
+    slow.paused_at("handler.after", hit=2)
     eventually(lambda: Chore.states.leased().count() == 2, "the second row is held, too")
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(1.1)")
-    slow.go("handler.after")
+    slow.go("handler.after", hit=2)
     wait_until_all("DONE")
     slow.terminate()
     for chore in others:
@@ -128,7 +132,7 @@ def test_a_worker_cut_off_from_its_heartbeat_does_not_start_what_it_may_have_los
         assert len(tokens) == 1
         assert tokens[0] > 1, "not with the token of the claim that ran out"
     assert first is not None
-    check_invariants(moves=2, terminal=True, released=True)
+    check_invariants(moves=3, terminal=True, released=True)
 
 
 def test_a_supervisor_that_hung_does_not_take_its_processes_for_silent(start_worker):

@@ -7,18 +7,12 @@ from django.db import connection
 from django.db.models import Max
 
 from lab.models import Chore, Vase
-from statemachine_fields.db.leases import leases_for
+from statemachine_fields.db.leases import Left, leases_for
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import lanes_of
-from tests.faults.harness import check_invariants, create_chores, eventually, runs, wait_for_run
+from tests.faults.harness import check_invariants, create_chores, eventually, execute, runs, wait_for_run
 from tests.faults.injections import injected
-
-
-def execute(statement, *params):
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
-        return cursor.fetchall() if cursor.description else []
 
 
 def wait_until_done(keys, *, within=30.0):
@@ -38,7 +32,7 @@ def test_a_handler_that_always_raises_backs_off_and_ends_in_the_state_for_errors
         execute("UPDATE lab_chore SET status_next_at = now()")
     eventually(lambda: Chore.objects.get().status == "FAILED", "the row is given up")
     (record,) = Chore.states.transition_model.objects.all()
-    assert record.metadata == {"error": "RuntimeError: The handler called sys.exit(3).", "attempts": 3}
+    assert record.metadata == {"error": "SystemExit: The handler called sys.exit(3).", "attempts": 3}
     assert "died" not in worker.log()
     assert [run.attempt for run in runs(chore)] == [1, 2, 3]
     worker.terminate()
@@ -82,7 +76,7 @@ def test_a_row_that_was_left_again_goes_behind_the_others_that_were_left(databas
         if end == "runs out":
             execute("UPDATE lab_chore SET status_lease_expires_at = now() WHERE status_lease_owner = %s", owner)
         else:
-            leases_for(connection).recover(connection, Chore.states.table, ["DOING"], owner)
+            leases_for(connection).recover(connection, Chore.states.table, ["DOING"], Left(owner))
 
     assert len(Claimer("first", 60).claim(lane, 3)) == 3
     leave("first")

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from django.db import connections
 
-from lab.models import Booking, Chore, Noted, Payment
+from lab.models import Booking, Chore, Letter, Loan, Noted, Payment
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import check_invariants, create_chores, eventually, wait_until_all
+from tests.faults.harness import MARKED, check_invariants, create_chores, eventually, execute, marks_of, wait_until_all
 from tests.faults.injections import injected
 from tests.server import Server
 
-PORT = 6432
+PORT, POOL = 6432, 3
+
+#: Starts it again whenever it ends, until the keeper ends it all. What a shell starts so does not hear SIGQUIT.
+AGAIN_AND_AGAIN = """
+    trap 'kill -KILL "$pid"; exit 1' QUIT
+    while :; do "$@" & pid=$!; wait "$pid"; done"""
+
+#: What Django wants to be told behind such a pooler.
+TOLD = {"DISABLE_SERVER_SIDE_CURSORS": True}
+
+#: All kinds of handlers: plain, with a transaction of its own, async, atomic.
+KINDS = {Chore: "DONE", Loan: "DONE", Letter: "DONE", Payment: "BOOKED"}
+LABELS = [model._meta.label for model in KINDS]
+
+#: What PgBouncer itself sets anew for each client.
+TRACKED = {"application_name", "client_encoding", "DateStyle", "standard_conforming_strings", "TimeZone"}
 
 #: Few connections for many clients, so that statements do meet others. 1.21 and later would keep prepared statements.
 CONFIGURATION = """
@@ -27,11 +46,12 @@ CONFIGURATION = """
     listen_addr =
     listen_port = {port}
     unix_socket_dir = {directory}
-    default_pool_size = 3
+    default_pool_size = {pool}
     max_client_conn = 200
     max_prepared_statements = 0
     ignore_startup_parameters = extra_float_digits,options
-    logfile = {directory}/log"""
+    logfile = {directory}/log
+    pidfile = {directory}/pid"""
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +61,12 @@ def pgbouncer(server):
         pytest.skip("PgBouncer is not installed (Debian: `apt install pgbouncer`)")
     bouncer = Server("pgbouncer")
     directory: Path = bouncer.directory
-    lines = CONFIGURATION.format(server=server.directory, directory=directory, port=PORT).splitlines()
+    settings = {"server": server.directory, "directory": directory, "port": PORT, "pool": POOL}
+    lines = CONFIGURATION.format(**settings).splitlines()
     version = [line for line in lines if "max_prepared_statements" not in line or _keeps_statements(program)]
     (directory / "ini").write_text("\n".join(line.strip() for line in version))
-    bouncer.start(["true"], [program, directory / "ini"], (directory / f".s.PGSQL.{PORT}").exists)
+    again: list[str | Path] = ["/bin/sh", "-c", AGAIN_AND_AGAIN, "again", program, directory / "ini"]
+    bouncer.start(["true"], again, (directory / f".s.PGSQL.{PORT}").exists)
     yield directory
     bouncer.stop()
 
@@ -94,3 +116,174 @@ def test_statements_that_a_pooler_loses_are_sent_again(start_pooled):
         assert not list(Verifier(model.states).findings())
     assert not Chore.objects.filter(status_crashes__gt=0).exists()
     check_invariants(moves=2000, terminal=True, released=True)
+
+
+def create_all_kinds(number, **options):
+    create_chores(number, script=lambda _: MARKED)
+    for model in (Loan, Letter):
+        model.objects.bulk_create([model(**options) for _ in range(number)])
+    Payment.objects.bulk_create([Payment() for _ in range(number)])
+
+
+def wait_for_all_kinds():
+    for model, end in KINDS.items():
+        wait_until_all(end, model=model)
+
+
+def check_all_kinds(number):
+    """Every row has made its way once, what its handler wrote with the move is there once, and no transaction is open."""
+    for model in KINDS:
+        check_invariants(model, moves=(2 if model is Chore else 1) * number, terminal=True, released=True)
+        assert not model.objects.filter(status_failures__gt=0).exists()
+    assert Booking.objects.count() == number
+    assert not open_transactions()
+
+
+def open_transactions():
+    return execute(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state ~ '^idle in transaction'"
+    )
+
+
+def test_processes_killed_behind_a_pooler(start_pooled, chance):
+    """kill -9 under load, with handlers of all kinds. I1, I2, I3, I8: as without a pooler."""
+    create_all_kinds(100, pause=0.02)
+    workers = [start_pooled("--processes", "2", labels=LABELS, database=TOLD) for _ in range(2)]
+    eventually(Chore.states.transition_model.objects.exists, "work is under way")
+    until = time.monotonic() + 4
+    killed = 0
+    while time.monotonic() < until:
+        if processes := sorted(pid for worker in workers for pid in worker.children()):
+            workers[0].kill(chance.choice(processes))
+            killed += 1
+        time.sleep(chance.uniform(0.1, 0.4))
+    assert killed > 5
+    wait_for_all_kinds()
+    for worker in workers:
+        assert worker.terminate() == 0
+    check_all_kinds(100)
+
+
+def test_a_stop_behind_a_pooler_leaves_no_lease(start_pooled):
+    """SIGTERM under load, again and again: what waits for its turn at the pooler is not left behind. I8."""
+    create_all_kinds(300, pause=0.02)
+    records = Chore.states.transition_model.objects
+    for least in (50, 150, 250):
+        worker = start_pooled("--processes", "3", labels=LABELS, database=TOLD)
+        eventually(lambda least=least: records.count() >= least, "work is under way")
+        assert worker.terminate() == 0
+        for model in KINDS:
+            check_invariants(model, released=True)
+    assert sum(model.objects.exclude(status=end).count() for model, end in KINDS.items()), "it was under load"
+    assert not Chore.objects.filter(status_crashes__gt=0).exists()
+
+
+def test_a_claim_that_waits_while_the_worker_stops_behind_a_pooler_leaves_no_lease(start_pooled):
+    """A table is locked, as by a migration, when SIGTERM comes: the claim must not be done when the worker is gone. I8."""
+    create_chores(20)
+    busy = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()"
+    with closing(connections.create_connection("default")) as migration:
+        migration.set_autocommit(False)
+        with migration.cursor() as cursor:
+            cursor.execute("LOCK TABLE lab_chore IN EXCLUSIVE MODE")
+        worker = start_pooled(database=TOLD, settings={"STOP_SECONDS": 1.0})
+        eventually(lambda: execute(f"SELECT pid {busy} AND wait_event_type = 'Lock'"), "a claim waits for the table")
+        assert worker.terminate() == 0
+        migration.rollback()
+    eventually(lambda: not execute(f"SELECT pid {busy}"), "nothing of the worker's is under way")
+    check_invariants(moves=0, released=True)
+
+
+def test_more_transactions_than_a_pooler_has_connections(start_pooled):
+    """Handlers that keep a transaction open share the pool with the worker's own statements. I1, I2, I3, I8."""
+    Loan.objects.bulk_create([Loan(pause=0.3) for _ in range(24)])
+    create_chores(200)
+    worker = start_pooled(
+        "--threads", "8", labels=["lab.Loan", "lab.Chore"], database=TOLD, settings={"LEASE_SECONDS": 10.0}
+    )
+    wait_until_all("DONE", model=Loan)
+    wait_until_all("DONE")
+    assert worker.terminate() == 0
+    assert " WARNING " not in worker.log()
+    check_invariants(Loan, moves=24, terminal=True, released=True)
+    assert marks_of(Loan).count() == 24
+    check_invariants(moves=400, terminal=True, released=True)
+
+
+@pytest.mark.parametrize("leaves", ["block", "autocommit"])
+def test_a_transaction_that_a_handler_leaves_open_ends_with_it(start_pooled, leaves):
+    """Neither the next handler of the thread nor another client of the pooler goes on in it, and none is left open."""
+    for place in range(30):
+        Loan.objects.create(leaves=leaves if place % 3 == 0 else "")
+    worker = start_pooled("--threads", "2", labels=["lab.Loan"], database=TOLD)
+    wait_until_all("DONE", model=Loan, within=10)
+    assert worker.terminate() == 0
+    check_invariants(Loan, moves=30, terminal=True, released=True)
+    assert not Loan.objects.filter(status_failures__gt=0).exists()
+    kept = {int(key) for key in marks_of(Loan).values_list("key", flat=True)}
+    assert kept == set(Loan.objects.filter(leaves="").values_list("pk", flat=True)), "what is not committed is undone"
+    assert not open_transactions()
+
+
+def test_a_pooler_that_is_killed_and_comes_back(pgbouncer, start_pooled):
+    """All connections break at once, twice: the workers' own and those of handlers. I1, I2, I3, I8, and nobody is to blame."""
+    create_all_kinds(200, pause=0.02)
+    worker = start_pooled("--processes", "2", labels=LABELS, database=TOLD)
+    records = Letter.states.transition_model.objects
+    for least in (30, 100):
+        eventually(lambda least=least: records.count() >= least, "work is under way")
+        worker.kill(int((pgbouncer / "pid").read_text()), signal.SIGKILL)
+    wait_for_all_kinds()
+    assert worker.terminate() == 0
+    assert " died of " not in worker.log()
+    check_all_kinds(200)
+
+
+def test_the_next_client_of_a_pooled_connection_inherits_nothing(pgbouncer, start_pooled):
+    """What a worker did to a connection is not there for whoever has it next: no setting, lock, statement or listener.
+
+    PgBouncer gives each client the application_name that it brought; one that brings none has that of whoever was there.
+    """
+    create_all_kinds(50)
+    worker = start_pooled("--processes", "2", labels=LABELS, database=TOLD)
+    wait_for_all_kinds()
+    used = {pid for (pid,) in execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")}
+    assert worker.terminate() == 0
+    found = {}
+    place = {**connections.settings["default"], "HOST": str(pgbouncer), "PORT": str(PORT)}
+    place["OPTIONS"] = {**place["OPTIONS"], "application_name": "somebody else"}
+    with ExitStack() as stack:
+        for _ in range(POOL):  # at the same time, so that each has another connection of the pool
+            client = stack.enter_context(closing(connections["default"].__class__(place, "pooled")))
+            client.set_autocommit(False)
+            cursor = stack.enter_context(client.cursor())
+            cursor.execute("SELECT pg_backend_pid()")
+            (pid,) = cursor.fetchone()
+            found[pid] = inherited(cursor)
+    assert len(found) == POOL
+    assert set(found) <= used, "these are the connections that the worker had"
+    assert list(found.values()) == [{}] * POOL
+
+
+def inherited(cursor):
+    """Return what a client finds in its connection that it has not brought along."""
+    cursor.execute("SELECT name, setting FROM pg_settings WHERE source = 'session'")
+    found = {name: setting for name, setting in cursor.fetchall() if name not in TRACKED}
+    for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+        cursor.execute("SELECT setting FROM pg_settings WHERE name = %s AND setting <> reset_val", [name])
+        found.update(dict.fromkeys([name] if cursor.fetchall() else []))
+    cursor.execute("SHOW application_name")
+    (name,) = cursor.fetchone()
+    if name != "somebody else":
+        found["application_name"] = name
+    for what, statement in {
+        "advisory locks": "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+        "prepared statements": "SELECT name FROM pg_prepared_statements",
+        "cursors": "SELECT name FROM pg_cursors WHERE is_holdable",
+        "listeners": "SELECT pg_listening_channels()",
+        "temporary tables": "SELECT relname FROM pg_class WHERE relpersistence = 't' AND relnamespace = pg_my_temp_schema()",
+    }.items():
+        cursor.execute(statement)
+        if rows := cursor.fetchall():
+            found[what] = rows
+    return found

@@ -144,10 +144,12 @@ class TestColumns:
         assert "status_next_at" in {field.name for field in ByWorker._meta.fields}
         assert "status_next_at" not in {field.name for field in ByHand._meta.fields}
 
-    def test_one_index_finds_what_is_due(self):
-        [index] = [index for index in Chore._meta.indexes if "status_next_at" in index.fields]
-        assert index.fields == ["status", "status_next_at"]
-        assert index.condition == models.Q(status_next_at__isnull=False)
+    def test_one_index_finds_what_is_due_and_one_what_a_worker_may_have_died_of(self):
+        due, suspects = [index for index in Chore._meta.indexes if "status_next_at" in index.fields]
+        assert due.fields == ["status", "status_next_at"]
+        assert due.condition == models.Q(status_next_at__isnull=False)
+        assert suspects.fields == ["status_crashes", "status_next_at"]
+        assert suspects.condition == models.Q(status_crashes__gt=0)
         assert not [each for each in Chore._meta.indexes if "status_lease_expires_at" in each.fields]
 
     def test_each_can_be_added_to_a_large_table_at_once(self):
@@ -175,7 +177,7 @@ class TestColumns:
                     app_label = "lab"
 
         assert len({*Order.states.columns, *Order.other.columns}) == 20
-        assert len({index.name for index in Order._meta.indexes}) == 4
+        assert len({index.name for index in Order._meta.indexes}) == 6
 
 
 class TestMigrations:

@@ -17,7 +17,7 @@ from statemachine_fields.db.columns import Written
 from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import Lane, lanes_of
-from statemachine_fields.worker.lease import Lease
+from statemachine_fields.worker.lease import Lease, now
 
 T = TypeVar("T")
 
@@ -39,6 +39,25 @@ def claim(
 def claim_one(lane: Lane, owner: str = "me:1") -> Lease:
     (lease,) = claim(lane, 1, owner=owner)
     return lease
+
+
+def lease_on(lane: Lane, key: Any = 1, status: str | None = None, **facts: Any) -> Lease:
+    """Return a lease of a row that nobody has saved."""
+    status = status or lane.states[0]
+    known: dict[str, Any] = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
+    known |= {"instance": lane.bound.model(pk=key, status=status), "trusted_until": now() + 60, **facts}
+    return Lease(lane=lane, clock=lane.clocks[status], key=key, token=7, status=status, **known)
+
+
+class Clock:
+    """A clock for a module to read in place of `time`, which goes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def in_seconds(seconds: float) -> datetime.datetime:

@@ -12,16 +12,19 @@ import pytest
 from django.db import InterfaceError, OperationalError
 
 from lab.models import Chore, Lot, Noted, Ping
+from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine.policy import Clock, Policy
 from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
 from statemachine_fields.worker.attempt import (
     AWAY_SECONDS,
     LONGEST_ERROR,
+    MOST_CONFLICTS,
+    MOST_CUTS,
     Attempts,
     described,
-    is_connection_lost,
     shortened,
 )
+from statemachine_fields.worker.connections import Trouble
 from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import Kind
 from tests.worker.rows import lane_of
@@ -163,13 +166,31 @@ class TestAnswers:
         )
         assert verdict.exception is None
 
-    def test_a_lost_connection_is_not_the_row_s_fault(self, situation, attempts, monkeypatch):
+    def test_a_database_that_is_away_is_not_the_row_s_fault(self, situation, attempts, monkeypatch):
+        attempts.diagnose = lambda using: Trouble.AWAY
         error = OperationalError("server closed the connection unexpectedly")
         error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
         answering(monkeypatch, error)
         verdict = attempts.run(lease_of(**SITUATIONS[situation]))
-        assert (verdict.kind, verdict.exception) == (Kind.WAITED, error)
-        assert (verdict.failures, verdict.delay) == (verdict.lease.failures, AWAY_SECONDS)
+        if situation == "timed out":
+            assert (verdict.kind, verdict.to_status) == (Kind.MOVED, "HELD")
+        else:
+            assert (verdict.kind, verdict.exception) == (Kind.WAITED, error)
+            assert (verdict.failures, verdict.delay) == (verdict.lease.failures, AWAY_SECONDS)
+
+    def test_a_connection_that_broke_though_there_are_others_to_be_had_is_a_failure(
+        self, situation, attempts, monkeypatch
+    ):
+        asked = []
+        attempts.diagnose = asked.append
+        error = InterfaceError("the cursor is closed")
+        error.__cause__ = psycopg.InterfaceError("the cursor is closed")
+        answering(monkeypatch, error)
+        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        assert verdict.kind is {"in between": Kind.FAILED, "at its last try, with nowhere to go": Kind.PARKED}.get(
+            situation, Kind.MOVED
+        )
+        assert (verdict.error, asked) == ("InterfaceError: the cursor is closed", ["default"])
 
     @pytest.mark.parametrize("end", [None, ValueError("afterwards"), TryAgainLater()])
     def test_a_row_that_its_handler_moved_is_left_alone(self, end, situation, attempts, monkeypatch):
@@ -181,6 +202,28 @@ class TestAnswers:
         monkeypatch.setattr(Chore, "start", move_itself)
         verdict = attempts.run(lease_of(**SITUATIONS[situation]))
         assert (verdict.kind, verdict.exception) == (Kind.SETTLED_ITSELF, end)
+
+
+class TestConflicts:
+    def test_are_no_failures_a_few_times_and_then_one(self, attempts):
+        lease = lease_of()
+        verdicts = [attempts.judge_conflict(lease, OperationalError("deadlock")) for _ in range(MOST_CONFLICTS + 1)]
+        assert [verdict.kind for verdict in verdicts] == [Kind.CONFLICT] * MOST_CONFLICTS + [Kind.FAILED]
+
+    def test_are_met_less_often_each_time(self, attempts):
+        lease = lease_of()
+        delays = [attempts.judge_conflict(lease, OperationalError("deadlock")).delay for _ in range(MOST_CONFLICTS)]
+        assert delays == sorted(delays)
+
+
+class TestCuts:
+    def test_of_a_connection_are_no_failures_a_few_times_and_then_are(self, attempts):
+        attempts.diagnose = lambda using: Trouble.CUT
+        error = OperationalError("server closed the connection")
+        error.__cause__ = psycopg.OperationalError("server closed the connection")
+        lease = lease_of()
+        kinds = [attempts.judge_error(lease, error).kind for _ in range(MOST_CUTS + 1)]
+        assert kinds == [Kind.WAITED] * MOST_CUTS + [Kind.FAILED]
 
 
 class TestWithoutHandler:
@@ -426,4 +469,4 @@ class TestErrors:
         raised = error("some words")
         if isinstance(cause, BaseException):
             raised.__cause__ = cause
-        assert is_connection_lost(raised) is lost
+        assert is_connection_error(raised) is lost

@@ -21,15 +21,18 @@ from statemachine_fields.signals import (
     rows_deleted,
     transition_committed,
 )
-from statemachine_fields.worker import Move, commit
+from statemachine_fields.worker import Move, writing
 from statemachine_fields.worker.attempt import Attempts
+from statemachine_fields.worker.blocks import Block, LeftOpen, RolledBack
 from statemachine_fields.worker.commit import Committer, ConnectionLost
+from statemachine_fields.worker.lanes import lanes_of
 from statemachine_fields.worker.outcomes import Kind, Verdict
 from tests.worker.rows import (
     about,
     claim,
     claim_one,
     columns_of,
+    elsewhere,
     in_seconds,
     lane_of,
     let_lease_run_out,
@@ -98,6 +101,13 @@ def verdict_of(lease, kind, **said):
 def run(attempts, lane, limit=10):
     """Claim and run, and return the verdicts by key."""
     return [attempts.run(lease) for lease in sorted(claim(lane, limit), key=lambda lease: lease.key)]
+
+
+class Elsewhere:
+    """A router that sends every write to another database."""
+
+    def db_for_write(self, model, **hints):
+        return "default"
 
 
 def statements():
@@ -243,7 +253,9 @@ class TestBadRow:
         first, second = row.error.split("\nThe move to 'VOID' could not be written. ")
         assert ("lab_lot_sold" in first, "lab_lot_void" in second) == (True, True)
 
-    def test_that_cannot_even_be_parked_is_told_and_keeps_its_lease(self, committer, lots, monkeypatch, caplog):
+    def test_that_cannot_even_be_parked_is_told_keeps_its_lease_and_is_tried_again(
+        self, committer, lots, monkeypatch, caplog
+    ):
         rows = [Lot.objects.create() for _ in range(2)]
         leases = sorted(claim(lots), key=lambda lease: lease.key)
         real = lots.leases.settle
@@ -254,10 +266,15 @@ class TestBadRow:
             return real(connection, table, settled)
 
         monkeypatch.setattr(lots.leases, "settle", settle)
-        assert committer.commit([verdict_of(lease, Kind.WAITED) for lease in leases]) == []
+        (again,) = committer.commit([verdict_of(lease, Kind.WAITED) for lease in leases])
+        assert (again.kind, again.lease) == (Kind.WAITED, leases[0]), "the verdict was not what is wrong"
         assert columns_of(rows[0]).lease_token == leases[0].token
         assert columns_of(rows[1]).lease_expires_at is None
-        assert f"lab.Lot pk={rows[0].pk}: its parking cannot be written." in caplog.text
+        assert f"lab.Lot pk={rows[0].pk}: its not yet in state 'OPEN' cannot be written now" in caplog.text
+        assert "DatabaseError: a trigger" in caplog.text
+        monkeypatch.setattr(lots.leases, "settle", real)
+        assert committer.commit([again]) == []
+        assert (columns_of(rows[0]).lease_expires_at, columns_of(rows[0]).error) == (None, "")
 
     def test_of_an_update_harms_no_neighbour(self, attempts, committer, monkeypatch):
         monkeypatch.setattr(Lot, "sell", lambda lot: Move("SOLD", update={"amount": lot.amount - 1}))
@@ -454,6 +471,31 @@ class TestRowByRow:
         assert chore.states.history.get().metadata == {"attempt": 1}
         assert chore.status_lease_expires_at is None
 
+    def test_a_handler_that_makes_its_instance_another_row_moves_its_own(self, attempts, committer, monkeypatch):
+        """A copy is made in Django by taking the key from an instance and saving it."""
+
+        def copy(self, ctx):
+            self.pk, self._state.adding = None, True
+            self.save()
+            return Move("DOING", update={"note": "written"})
+
+        chore = Chore.objects.create()
+        monkeypatch.setattr(Chore, "start", copy)
+        committer.commit(run(attempts, lane_of(Chore)))
+        assert list(Chore.objects.order_by("pk").values_list("status", "note")) == [("DOING", "written"), ("NEW", "")]
+        assert columns_of(chore).status == "DOING"
+
+    @pytest.mark.django_db(transaction=True, databases=["default", "other"])
+    def test_rows_are_moved_where_they_were_claimed_whatever_the_router_says(self, attempts, committer, settings):
+        (lane,) = lanes_of([Chore.states], using="other")
+        chore = Chore.objects.using("other").create(script={"NEW": "update"})
+        verdicts = run(attempts, lane)
+        settings.DATABASE_ROUTERS = [Elsewhere()]
+        committer.commit(verdicts)
+        chore.refresh_from_db(using="other")
+        assert (chore.status, chore.note) == ("DOING", "written")
+        assert Chore.states.transition_model.objects.using("other").count() == 1
+
     def test_a_delay_of_the_handler_s_choice_holds(self, attempts, committer, monkeypatch):
         chore = Chore.objects.create()
         monkeypatch.setattr(Chore, "start", lambda self, ctx: Move("DOING", update={"note": "x"}, after=500))
@@ -500,10 +542,12 @@ class TestDeletion:
         assert (events.total["deleted"], events.total["parked"]) == (2, 1)
 
     def test_is_made_in_parts(self, old, lots, attempts, committer, monkeypatch, events):
-        monkeypatch.setattr(commit, "DELETED_AT_ONCE", 2)
+        monkeypatch.setitem(writing.MOST_AT_ONCE, writing.delete_together, 2)
         old(5)
-        committer.commit(run(attempts, lots))
+        with CaptureQueriesContext(connection) as queries:
+            committer.commit(run(attempts, lots))
         assert (Lot.objects.count(), events.total["deleted"]) == (0, 5)
+        assert sum('DELETE FROM "lab_lot" ' in query["sql"] for query in queries) == 3
 
     def test_leaves_rows_that_somebody_moved_on(self, old, lots, attempts, committer, events):
         rows = old(2)
@@ -514,6 +558,7 @@ class TestDeletion:
         assert (events.total["deleted"], events.total["dropped"]) == (1, 1)
 
 
+@only_postgresql
 class TestLostAnswer:
     """The connection breaks after a statement was sent. Nobody knows whether it was heard."""
 
@@ -529,17 +574,20 @@ class TestLostAnswer:
                 monkeypatch.setattr(leases, verb, real)
                 if written:
                     real(*args)
+                connection.connection.close()
                 error = OperationalError("server closed the connection unexpectedly")
                 error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
                 raise error
 
             monkeypatch.setattr(leases, verb, once)
 
-        return install
+        yield install
+        connection.close()
 
     def commit_over(self, committer, verdicts):
         with pytest.raises(ConnectionLost):
             committer.commit(verdicts)
+        connection.close()
         return committer.commit([verdict for verdict in verdicts if not verdict.is_told])
 
     # Savepoints of a test's own transaction would undo what was written before the break.
@@ -566,7 +614,22 @@ class TestLostAnswer:
         assert self.commit_over(committer, [verdict]) == []
         row = columns_of(lot)
         assert (row.lease_expires_at, row.failures) == (None, int(kind is Kind.FAILED))
-        assert (events.total[kind], events.total["dropped"]) == (int(not written), 0)
+        assert (events.total[kind], events.total["dropped"]) == (1, 0)
+
+    @really
+    def test_that_was_only_an_error_of_a_connection_that_works_is_none(self, lots, committer, monkeypatch):
+        """Such as a cursor that code of the project has closed: sending it again would meet the same."""
+        lot = Lot.objects.create()
+
+        def fail(*args):
+            raise OperationalError("the cursor is closed") from psycopg.InterfaceError("the cursor is closed")
+
+        connection.ensure_connection()
+        verdict = verdict_of(claim_one(lots), Kind.MOVED)
+        with monkeypatch.context() as patch:
+            patch.setattr(lots.leases, "move", fail)
+            assert committer.commit([verdict]) == []
+        assert columns_of(lot).failures == 1
 
     @really
     def test_to_the_question_who_is_held_changes_nothing(self, lots, committer, events, break_after):
@@ -607,6 +670,63 @@ class TestLostAnswer:
         break_after("release", written=False)
         assert self.commit_over(committer, verdicts) == []
         assert (events.total["failed"], events.total["released"], events.total["dropped"]) == (1, 1, 0)
+
+
+@really
+class TestBlock:
+    def test_knows_that_it_was_committed_whatever_is_raised_after(self):
+        block = Block("default")
+        with pytest.raises(ZeroDivisionError), block:
+            Lot.objects.create()
+            transaction.on_commit(lambda: 1 / 0)
+        assert (block.is_committed, Lot.objects.count()) == (True, 1)
+
+    def test_knows_that_it_was_not(self):
+        block = Block("default")
+        with pytest.raises(ZeroDivisionError), block:
+            Lot.objects.create()
+            1 / 0  # noqa: B018
+        assert (block.is_committed, Lot.objects.count()) == (False, 0)
+
+    def test_does_not_undo_in_silence_what_was_marked_for_it(self):
+        block = Block("default")
+        with pytest.raises(RolledBack), block:
+            Lot.objects.create()
+            transaction.set_rollback(True)
+        assert (block.is_committed, Lot.objects.count()) == (False, 0)
+
+    def test_does_not_take_its_end_for_that_of_another_within(self):
+        def program():
+            block = Block("default")
+            with pytest.raises(LeftOpen), block:
+                transaction.atomic().__enter__()
+                Lot.objects.create()
+            return block.is_committed, connection.in_atomic_block
+
+        assert elsewhere(program) == (False, False)
+        assert Lot.objects.count() == 0
+
+    def test_that_was_committed_is_told_as_written_whatever_a_receiver_raises(
+        self, attempts, committer, events, receive, caplog
+    ):
+        def later(**kwargs):
+            transaction.on_commit(lambda: 1 / 0)
+
+        chore = Chore.objects.create()
+        receive(post_transition, later, Chore)
+        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert (columns_of(chore).status, events.total["moved"], events.total["failed"]) == ("DOING", 1, 0)
+        assert "is committed, and what was to run after that raised" in caplog.text
+
+    def test_that_a_receiver_marked_for_rollback_is_a_failure(self, attempts, committer, events, receive):
+        def spoil(**kwargs):
+            transaction.set_rollback(True)
+
+        chore = Chore.objects.create()
+        receive(post_transition, spoil, Chore)
+        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        row = columns_of(chore)
+        assert (row.status, row.failures, events.total["moved"]) == ("NEW", 1, 0)
 
 
 class TestMovedByItsHandler:

@@ -8,10 +8,12 @@ from collections import Counter
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from lab.models import Chore, Coupon, Crate, Lot, Sensor
-from statemachine_fields.db.leases import Moving, Settled, Tally, Wanted, leases_for
+from statemachine_fields.db.leases import Left, Moving, Settled, Tally, Wanted, leases_for
+from statemachine_fields.db.postgresql_claims import LOCKS, due_text, due_values
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.worker.models import RunStatistics
 from tests.worker.rows import (
@@ -68,7 +70,7 @@ def lock(lane, lease):
 
 
 def recover(lane, owner, states=None):
-    return lane.leases.recover(lane.connection, lane.bound.table, states or lane.states, owner)
+    return lane.leases.recover(lane.connection, lane.bound.table, states or lane.states, Left(owner)).rows
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ class TestClaim:
 
     def test_returns_the_row_and_how_long_it_has_been_in_its_state(self, lots, lot):
         set_clock(lot, changed_at=in_seconds(-100), failures=2)
-        wanted = Wanted(lots.states, lots.priorities, 1, "me", 60, False, lots.fields)
+        wanted = Wanted(lots.states, lots.priorities, 1, "me", 60, 0, lots.fields)
         (claimed,) = lots.leases.claim(connection, lots.bound.table, wanted)
         assert claimed.age == about(100)
         values = dict(zip([field.attname for field in lots.fields], claimed.values, strict=True))
@@ -179,6 +181,22 @@ class TestClaim:
         for thread in threads:
             thread.join(60)
         assert sorted(claims) == sorted(Lot.objects.values_list("pk", flat=True))
+
+    @only_postgresql
+    def test_reads_no_more_of_what_is_due_than_it_takes(self, lots):
+        """Of a table that nobody has analyzed the planner knows nothing, and must not guess wrong."""
+        names = "status, amount, touched_at, status_changed_at, status_next_at"
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO lab_lot ({names}) SELECT 'OPEN', 1, now(), now(), now() - place * interval '1 s'"
+                " FROM generate_series(1, 100000) AS place"
+            )
+            wanted = Wanted(lots.states, lots.priorities, 10, "me", 60, 0, lots.fields)
+            due = due_text(lots.bound.table, wanted, connection, LOCKS)
+            values = due_values(lots.bound.table, wanted, connection)
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due}", values)
+            ((plan,),) = cursor.fetchall()
+        assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 500
 
     @only_postgresql
     @pytest.mark.django_db(transaction=True)
@@ -472,6 +490,19 @@ class TestRecover:
     def test_finds_nothing_the_second_time(self, lots, lot):
         claim(lots, owner="dead:1")
         assert [recover(lots, "dead:1") for _ in range(2)] == [1, 0]
+
+    def test_takes_back_all_however_many_they_are(self, lots):
+        Lot.objects.bulk_create(Lot() for _ in range(200))
+        assert len(claim(lots, 150, owner="dead:1")) == 150
+        assert recover(lots, "dead:1") == 150
+
+    @only_postgresql
+    def test_looks_no_further_than_where_the_held_ones_end(self, lots):
+        Lot.objects.bulk_create(Lot() for _ in range(200))
+        claim(lots, 2, owner="alive:2")
+        with CaptureQueriesContext(connection) as seen:
+            assert recover(lots, "dead:1") == 0
+        assert len(seen) == 1
 
     def test_keeps_to_the_states_named(self, lots, lot):
         claim(lots, owner="dead:1")

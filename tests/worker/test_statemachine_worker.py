@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from lab.models import ByWorker, Chore, Payment, Ping, Run, Ticking
+from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.management.commands.statemachine_worker import Command, pool_size
 from statemachine_fields.worker.models import RunStatistics
 from tests import database_url
 from tests.settings import SMF_DB
@@ -233,3 +236,26 @@ class TestWrongOrders:
     def test_sqlite_has_one_process(self):
         with pytest.raises(CommandError, match="which one process at a time can write to"):
             call_command("statemachine_worker", "lab.Chore", "--processes", "2")
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        (None, None),
+        ({}, None),
+        (True, 4),
+        ({"min_size": 2}, 2),
+        ({"min_size": 2, "max_size": 9}, 9),
+        ({"timeout": 5}, 4),
+    ],
+)
+def test_the_size_of_a_pool_is_read_as_psycopg_reads_it(options, size):
+    assert pool_size(options) == size
+
+
+@pytest.mark.parametrize(("pool", "warns"), [(True, True), ({"max_size": 12}, False), (None, False)])
+def test_a_pool_that_is_too_small_for_the_handlers_is_told_of(pool, warns, monkeypatch, caplog):
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
+    with caplog.at_level(logging.WARNING, logger="statemachine_fields.worker"):
+        Command()._warn_of_small_pools(lanes_of([Ping.states]), threads=4, coroutine_connections=8)
+    assert ("max_size to 12" in caplog.text) == warns

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from django.db import models
+from django.db import InterfaceError, OperationalError, models
 
 from statemachine_fields.db.durations import Stay, Window
 
@@ -162,7 +162,28 @@ def _dialect(vendor: str) -> Dialect:
     return Portable()
 
 
-def sqlstate(error: Exception) -> str | None:
+def sqlstate(error: BaseException) -> str | None:
     """Return the code behind an error of Django's; psycopg 3 and 2 call it differently."""
     cause = error.__cause__
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Say whether an error may be the end of a connection, or of what a server can do at the moment.
+
+    PostgreSQL gives other errors a code. Class 08 is a broken connection, 57P a server that shuts down, 53 one that is out
+    of resources, 25006 one that has become read-only. Errors without a code come from the driver: a connection that
+    broke, but also a cursor that the program has closed.
+    """
+    cause = error.__cause__
+    if not isinstance(error, OperationalError | InterfaceError) and not is_scarcity(error):
+        return False
+    if not type(cause).__module__.startswith("psycopg"):
+        return False
+    code = sqlstate(error) or ""
+    return not code or code.startswith(("57P", "08", "53", "25006"))
+
+
+def is_scarcity(error: BaseException) -> bool:
+    """Say whether the server is there and cannot work: out of disk, memory or connections, or read-only."""
+    return (sqlstate(error) or "").startswith(("53", "25006"))

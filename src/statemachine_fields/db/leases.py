@@ -24,10 +24,31 @@ class Wanted:
     limit: int
     owner: str
     seconds: float
-    #: Whether to take rows that a worker may have died of, or those that it cannot have.
-    suspects: bool
+    #: Of how many workers' deaths the rows may be the cause: 0, 1, or 2 for more than one.
+    crashes: int
     #: The fields of the row to read.
     fields: tuple[Any, ...]
+    #: Only these rows, or all but those that are set aside; keys as `candidates()` returns them.
+    keys: Sequence[Any] | None = None
+    aside: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Which rows to take back: those whose lease has run out, or all that somebody holds who is known to be gone."""
+
+    owner: str | None = None
+    #: Keys of rows to leave alone.
+    held: Sequence[Any] = ()
+    #: Whether a crash is counted on each, and written from whom it was taken.
+    is_crash: bool = True
+
+
+class Recovered(NamedTuple):
+    """How many rows were taken back, and whether there were any that somebody holds or a worker may have died of."""
+
+    rows: int
+    seen: bool
 
 
 class Claimed(NamedTuple):
@@ -82,7 +103,11 @@ class Leases(Protocol):
     is_shared: bool
 
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
-        """Lease due rows that are free or whose lease ran out, and count a crash where a lease was left open."""
+        """Lease due rows that nobody holds."""
+        ...
+
+    def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
+        """Return the keys of rows that such a claim would take, as the database has them, and lock none."""
         ...
 
     def beat(
@@ -113,11 +138,14 @@ class Leases(Protocol):
         """Lock one row until the transaction ends if it is still leased with this token and nobody else has it locked."""
         ...
 
-    def recover(self, connection: Any, table: Table, states: Sequence[str], owner: str) -> int:
-        """Take back at once what a worker held that is known to be dead, and count a crash for each row."""
+    def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
+        """Take back what was left behind.
+
+        It looks no further than where the rows end that somebody holds, so that it takes no longer the more are due.
+        """
         ...
 
-    def is_statement_lost(self, error: Exception) -> bool:
+    def is_statement_lost(self, error: BaseException) -> bool:
         """Say whether nothing was run, because the server no longer has what was prepared, and the next try will not ask."""
         ...
 
@@ -125,8 +153,28 @@ class Leases(Protocol):
         """Break the connection of another thread, so that the database ends its transaction now."""
         ...
 
+    def is_clean(self, connection: Any) -> bool:
+        """Say whether the connection works and has no transaction open, also none that Django does not know of."""
+        ...
+
     def introduce(self, connection: Any, name: str) -> None:
-        """Give the connection a name that operators of the database see."""
+        """Give a connection a name that operators of the database see, if it is ours alone."""
+        ...
+
+    def is_broken(self, connection: Any) -> bool:
+        """Say whether the other side has ended the connection, and not the program."""
+        ...
+
+    def own_class(self, base: type[Any]) -> type[Any]:
+        """Return Django's class for connections to this database, with an end to everything it waits for."""
+        ...
+
+    def transaction_number(self, connection: Any) -> int | None:
+        """Return what `was_committed()` knows the open transaction by; None if an answer cannot get lost here."""
+        ...
+
+    def was_committed(self, connection: Any, number: int) -> bool | None:
+        """Say whether a transaction was committed whose end nobody told us; None if it has not ended."""
         ...
 
     def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:

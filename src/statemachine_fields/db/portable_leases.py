@@ -14,12 +14,15 @@ from django.db import transaction
 
 from statemachine_fields.db.clock import clock_sql
 from statemachine_fields.db.dialect import Move, Shape, Table, dialect_for
-from statemachine_fields.db.leases import DIED, RECOVERED, Claimed, Moving, Settled, Tally, Wanted
+from statemachine_fields.db.leases import DIED, RECOVERED, Claimed, Left, Moving, Recovered, Settled, Tally, Wanted
 from statemachine_fields.db.portable import later, read_time
 from statemachine_fields.db.tallies import add_up_sql
 
 # Whatever ends a lease raises the token, so that nothing its holder says later is heard.
 END = "{lease_owner} = '', {lease_expires_at} = NULL, {lease_token} = {lease_token} + 1"
+
+#: Rows by how often a worker died of them, or vanished: never, once, more often.
+HOW_OFTEN = {0: "= 0", 1: "= 1", 2: "> 1"}
 
 
 class PortableLeases:
@@ -33,34 +36,43 @@ class PortableLeases:
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
         with _locked(connection, table) as (cursor, names):
             now = self._now(cursor, connection)
-            found: list[tuple[Any, ...]] = []
-            for states in _by_urgency(wanted):
-                cursor.execute(
-                    "SELECT {key} FROM {name} WHERE {status} IN ({places}) AND {next_at} <= %s "
-                    "AND ({lease_expires_at} IS NULL OR {lease_expires_at} <= %s) "
-                    "AND ({lease_expires_at} IS NULL AND {crashes} = 0) <> %s ORDER BY {next_at} LIMIT %s".format(
-                        **names, places=_places(states)
-                    ),
-                    (*states, now, now, wanted.suspects, wanted.limit - len(found)),
-                )
-                found += cursor.fetchall()
             columns = ", ".join(
                 [names["changed_at"], *[connection.ops.quote_name(each.column) for each in wanted.fields]]
             )
             claimed = []
-            for (key,) in found:
+            for key in self._due(cursor, names, wanted, now):
                 cursor.execute(
-                    "UPDATE {name} SET {lease_token} = {lease_token} + 1, "
-                    "{crashes} = {crashes} + CASE WHEN {lease_expires_at} IS NULL THEN 0 ELSE 1 END, "
-                    "{next_at} = CASE WHEN {lease_expires_at} IS NULL THEN {next_at} ELSE %s END, "
-                    "{error} = CASE WHEN {lease_expires_at} IS NULL THEN {error} ELSE %s || {lease_owner} || %s END, "
-                    "{lease_owner} = %s, {lease_expires_at} = {later} WHERE {key} = %s".format(**names),
-                    (now, *RECOVERED, wanted.owner, later(connection, wanted.seconds), key),
+                    "UPDATE {name} SET {lease_token} = {lease_token} + 1, {lease_owner} = %s, "
+                    "{lease_expires_at} = {later} WHERE {key} = %s".format(**names),
+                    (wanted.owner, later(connection, wanted.seconds), key),
                 )
+                if not cursor.rowcount:
+                    continue
                 cursor.execute(f"SELECT {columns} FROM {names['name']} WHERE {names['key']} = %s", (key,))
                 changed_at, *values = cursor.fetchone()
                 claimed.append(Claimed(self._age(changed_at, now, table, connection), tuple(values)))
         return claimed
+
+    def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
+        with _locked(connection, table) as (cursor, names):
+            return self._due(cursor, names, wanted, self._now(cursor, connection))
+
+    def _due(self, cursor: Any, names: dict[str, str], wanted: Wanted, now: Any) -> list[Any]:
+        """Return the keys of the rows that a claim is about, the most urgent first."""
+        keys, sign = (wanted.aside, "NOT IN") if wanted.keys is None else (wanted.keys, "IN")
+        which = f" AND {{key}} {sign} ({_places(keys)})" if keys or wanted.keys is not None else ""
+        found: list[Any] = []
+        for states in [[*wanted.states]] if wanted.crashes else _by_urgency(wanted):
+            cursor.execute(
+                (
+                    f"SELECT {{key}} FROM {{name}} WHERE {{status}} IN ({_places(states)}) AND {{next_at}} <= %s "
+                    f"AND {{lease_expires_at}} IS NULL AND {{crashes}} {HOW_OFTEN[wanted.crashes]}{which} "
+                    "ORDER BY {crashes}, {next_at} LIMIT %s"
+                ).format(**names),
+                (*states, now, *keys, wanted.limit - len(found)),
+            )
+            found += [key for (key,) in cursor.fetchall()]
+        return found
 
     def beat(
         self, connection: Any, table: Table, keys: Sequence[Any], tokens: Sequence[int], seconds: float
@@ -142,25 +154,46 @@ class PortableLeases:
     def lock(self, connection: Any, table: Table, key: Any, token: int) -> bool:
         return bool(self.held(connection, table, [key], [token]))
 
-    def recover(self, connection: Any, table: Table, states: Sequence[str], owner: str) -> int:
+    def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
+        blame = "{error} = %s || {lease_owner} || %s, {crashes} = {crashes} + 1, " if left.is_crash else ""
+        words = (RECOVERED if left.owner is None else DIED) if left.is_crash else ()
+        which = "{lease_expires_at} <= %s" if left.owner is None else "{lease_owner} = %s"
         with _locked(connection, table) as (cursor, names):
+            held = [_key(table, key, connection) for key in left.held]
+            owner = self._now(cursor, connection) if left.owner is None else left.owner
             cursor.execute(
-                f"UPDATE {{name}} SET {{error}} = %s || {{lease_owner}} || %s, {END}, {{crashes}} = {{crashes}} + 1, "
-                "{next_at} = %s WHERE {status} IN ({places}) AND {lease_owner} = %s AND {lease_expires_at} IS NOT NULL".format(
-                    **names, places=_places(states)
-                ),
-                (*DIED, self._now(cursor, connection), *states, owner),
+                (
+                    f"UPDATE {{name}} SET {blame}{END} WHERE {{status}} IN ({_places(states)}) AND {which} "
+                    f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)})"
+                ).format(**names),
+                (*words, *states, owner, *held),
             )
-            return int(cursor.rowcount)
+            return Recovered(int(cursor.rowcount), True)
 
-    def is_statement_lost(self, error: Exception) -> bool:
+    def is_statement_lost(self, error: BaseException) -> bool:
         return False
 
     def hang_up(self, connection: Any) -> None:
         """A database in a file ends its transaction when the process ends."""
 
+    def is_clean(self, connection: Any) -> bool:
+        return not getattr(connection.connection, "in_transaction", False)
+
     def introduce(self, connection: Any, name: str) -> None:
         """Nobody would see it."""
+
+    def is_broken(self, connection: Any) -> bool:
+        return False
+
+    def own_class(self, base: type[Any]) -> type[Any]:
+        """A database in a file is never silent, and has a `timeout` for its lock."""
+        return base
+
+    def transaction_number(self, connection: Any) -> int | None:
+        return None
+
+    def was_committed(self, connection: Any, number: int) -> bool | None:
+        return None
 
     def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
         with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:

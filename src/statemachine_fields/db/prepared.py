@@ -48,7 +48,7 @@ def is_wanted(connection: Any) -> bool:
     return prepare is True or not pooled
 
 
-def is_lost(error: Exception) -> bool:
+def is_lost(error: BaseException) -> bool:
     """Say whether the server refused because it no longer has, or no longer can use, the prepared statement."""
     diagnosis = getattr(error.__cause__, "diag", None)
     return sqlstate(error) in LOST or getattr(diagnosis, "source_function", None) == CHANGED

@@ -105,9 +105,19 @@ def clock_columns(machine: StateMachine, names: Names) -> dict[str, models.Field
     }
 
 
-def due_index(model: type[models.Model], names: Names) -> models.Index:
-    """Return the index that finds due rows: one walk for each state, in the order in which they are due."""
-    fields = [names.status, names.next_at]
+def clock_indexes(model: type[models.Model], names: Names) -> list[models.Index]:
+    """Return the indexes of a timed machine, each of as few rows as will do.
+
+    One finds due rows: a walk for each state, in the order in which they are due. The other finds those that a worker
+    may have died of, however many are due. Extending a lease, and taking one, changes no column of either.
+    """
+    return [
+        _partial_index(model, [names.status, names.next_at], models.Q(**{f"{names.next_at}__isnull": False})),
+        _partial_index(model, [names.crashes, names.next_at], models.Q(**{f"{names.crashes}__gt": 0})),
+    ]
+
+
+def _partial_index(model: type[models.Model], fields: list[str], condition: models.Q) -> models.Index:
     twin = models.Index(fields=fields)
     twin.set_name_with_model(model)  # Django names an index itself only if it has no condition
-    return models.Index(fields=fields, name=twin.name, condition=models.Q(**{f"{names.next_at}__isnull": False}))
+    return models.Index(fields=fields, name=twin.name, condition=condition)

@@ -16,7 +16,7 @@ from django.db import models
 
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.clock_fields import clock_columns, due_index
+from statemachine_fields.machine.clock_fields import clock_columns, clock_indexes
 from statemachine_fields.machine.fields import ChangedAtField, SequenceField, StatusField
 from statemachine_fields.machine.graph import States, Targets, build_graph, plain
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
@@ -178,7 +178,8 @@ class StateMachine:
         if is_timed and not any(self._is_taken(model, column) for column in self.names.clock):
             for column, clock_column in clock_columns(self, self.names).items():
                 model.add_to_class(column, clock_column)
-            _add_index(model, due_index(model, self.names))
+            for index in clock_indexes(model, self.names):
+                _add_index(model, index)
         meta = model._meta
         meta.apps.lazy_model_operation(lambda model: self._bind(model, field), (meta.app_label, meta.model_name))
 

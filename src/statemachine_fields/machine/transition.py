@@ -73,6 +73,7 @@ class Transitioner(Generic[M]):
         lease: int | None = None,
         delay: float | None = None,
         record_id: uuid.UUID | None = None,
+        using: str | None = None,
     ) -> None:
         self.bound = bound
         self.instance = instance
@@ -85,7 +86,8 @@ class Transitioner(Generic[M]):
         if lease is None and bound.is_timed and to_status in bound.graph:
             delay = bound.entry_delay(to_status)
         self.delay = delay
-        self.using = router.db_for_write(type(instance), instance=instance)
+        self.given_using = using
+        self.using = using or router.db_for_write(type(instance), instance=instance)
         self.connection = connections[self.using]
         self.dialect = dialect_for(self.connection)
         self.metadata = self._read_metadata(metadata)
@@ -147,6 +149,11 @@ class Transitioner(Generic[M]):
         runs_code = watched or self.by_save or bool(self.bound.guards) or not self.shape.records
         with transaction.atomic(using=self.using, savepoint=runs_code):
             outcome = self._in_transaction(tried)
+            if self.connection.needs_rollback and not isinstance(outcome, StateMachineError):
+                raise StateMachineError(  # Django would undo it in silence
+                    f"{row_label(self.instance)}: a receiver, or save() of the model, marked the transaction for rollback, so "
+                    f"the move to {self.to_status!r} was undone. Raise an error there in place of set_rollback()."
+                )
         if isinstance(outcome, StateMachineError):  # raised out here, so that a caller's transaction stays usable
             raise outcome
         return outcome
@@ -311,7 +318,8 @@ class Transitioner(Generic[M]):
 
     def _settle(self, pending: Pending) -> None:
         """Let the model's own save() and its receivers write the status."""
-        self.instance.save(update_fields=[self.bound.names.status, *self.updates.names])
+        using: dict[str, Any] = {} if self.given_using is None else {"using": self.given_using}
+        self.instance.save(update_fields=[self.bound.names.status, *self.updates.names], **using)
         if not pending.settled:
             raise StateMachineError(
                 f"{row_label(self.instance)}: save() returned without saving, so the move to {self.to_status!r} was "

@@ -13,15 +13,15 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import InterfaceError, OperationalError
 
-from statemachine_fields.db.dialect import sqlstate
+from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.exceptions import InvalidStateTransition, TransitionBlocked, UnknownState
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import find_blockers
 from statemachine_fields.machine.metadata import read_metadata
 from statemachine_fields.machine.policy import seconds_of
 from statemachine_fields.machine.updates import read_update
+from statemachine_fields.worker.connections import Trouble, diagnose
 from statemachine_fields.worker.lease import HandlerContext, Lease
 from statemachine_fields.worker.outcomes import Kind, Move, Retry, TryAgainLater, Verdict
 
@@ -31,10 +31,11 @@ LONGEST_ERROR = 4000
 AWAY_SECONDS = 5.0
 #: How much longer a failed row waits at random, where the wait grows.
 JITTER = 0.1
-
-
-class TimeLimitExceeded(Exception):
-    """A handler was stopped because its time was up."""
+#: How often an atomic handler is run again because somebody else was in its way, before that counts as a failure, and how
+#: long it waits: twice as long each time.
+MOST_CONFLICTS, CONFLICT_SECONDS = 4, 0.05
+#: How often it is no failure that the connection of a handler was cut, and of how many rows that is remembered.
+MOST_CUTS, MOST_CUT_ROWS = 10, 1000
 
 
 @dataclass(slots=True)
@@ -47,6 +48,10 @@ class Attempts:
     #: For tests: treat time-outs and deletions as due whatever the clock says.
     fires_timeouts: bool = False
     fires_deletions: bool = False
+    #: Says what is behind an error that looks as if a database were away.
+    diagnose: Callable[[str], Trouble] = diagnose
+    #: How often the connection of a row's handler was cut, by machine, key and sequence.
+    _cuts: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def without_handler(self, lease: Lease) -> Verdict | None:
         """Return what becomes of a row that needs no handler to be run; None if it does."""
@@ -76,48 +81,45 @@ class Attempts:
 
     def run(self, lease: Lease) -> Verdict:
         """Do what is to be done with the row, in this thread, and say what becomes of it."""
-        verdict = self.without_handler(lease)
-        if verdict is not None:
-            return verdict
-        method, arguments = self.begin(lease)
         try:
+            verdict = self.without_handler(lease)
+            if verdict is not None:
+                return verdict
+            method, arguments = self.begin(lease)
             answer = method(*arguments)
-        except SystemExit as error:
-            return self.judge_error(lease, exited(error))
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self.judge_error(lease, error)
-        return self._judged(lease, answer)
+        return self.judged(lease, answer)
 
     async def arun(self, lease: Lease) -> Verdict:
         """As `run()`, for a handler that is a coroutine function."""
-        verdict = self.without_handler(lease)
-        if verdict is not None:
-            return verdict
-        method, arguments = self.begin(lease)
         try:
+            verdict = self.without_handler(lease)
+            if verdict is not None:
+                return verdict
+            method, arguments = self.begin(lease)
             answer = await method(*arguments)
-        except asyncio.CancelledError:
-            if lease.is_stopped:
-                # What it waited for may still block the thread that all coroutines share: then we do not end, either.
-                await sync_to_async(_do_nothing)()
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and lease.is_stopped:
                 raise
-            return await self._ajudge(self.judge_error, lease, RuntimeError("The handler was cancelled by other code."))
-        except SystemExit as error:
-            return await self._ajudge(self.judge_error, lease, exited(error))
-        except Exception as error:  # noqa: BLE001
             return await self._ajudge(self.judge_error, lease, error)
-        return await self._ajudge(self._judged, lease, answer)
+        return await self._ajudge(self.judged, lease, answer)
+
+    async def ajudge_error(self, lease: Lease, error: BaseException) -> Verdict:
+        """As `judge_error()`, on the event loop."""
+        return await self._ajudge(self.judge_error, lease, error)
 
     async def _ajudge(self, judge: Callable[[Lease, Any], Verdict], lease: Lease, answer: Any) -> Verdict:
-        """Judge on the loop, unless guards are asked, which may want the database."""
-        if lease.lane.bound.guards:
+        """Judge on the loop, unless the database is asked: by guards, or whether it is there."""
+        if lease.lane.bound.guards or (isinstance(answer, BaseException) and is_connection_error(answer)):
             return await sync_to_async(judge)(lease, answer)
         return judge(lease, answer)
 
-    def _judged(self, lease: Lease, answer: object) -> Verdict:
+    def judged(self, lease: Lease, answer: object) -> Verdict:
+        """Return what a handler's answer comes to. What is wrong with it counts as a failure of the handler."""
         try:
             return self.judge(lease, answer)
-        except Exception as error:  # noqa: BLE001 - what is wrong with an answer counts as a failure of the handler
+        except BaseException as error:  # noqa: BLE001 - of a guard, or in the words of an object that was returned
             return self.judge_error(lease, error)
 
     def judge(self, lease: Lease, answer: object) -> Verdict:
@@ -137,55 +139,91 @@ class Attempts:
         if isinstance(answer, Move):
             return self._move(lease, answer)
         if isinstance(answer, Retry):
-            return self._fail(lease, answer.error or "The handler asked for a retry.", None, answer.after)
+            error = answer.error if isinstance(answer.error, BaseException) else None
+            text = described(error) if error is not None else str(answer.error)
+            return self._fail(lease, text or "The handler asked for a retry.", error, answer.after)
         raise TypeError(
             f"The handler returned {answer!r}. It must return a state, None for not yet, a Move or a Retry."
         )
 
-    def judge_error(self, lease: Lease, error: Exception) -> Verdict:
+    def judge_error(self, lease: Lease, error: BaseException) -> Verdict:
         """Return what an exception of a handler comes to."""
         self._end(lease)
-        if self._has_moved_itself(lease):  # the move stands, and the row is no longer ours to fail
-            return Verdict(lease, Kind.SETTLED_ITSELF, error=described(error), exception=error)
-        return self._judge_error(lease, error)
+        try:
+            if self._has_moved_itself(lease):  # the move stands, and the row is no longer ours to fail
+                return Verdict(lease, Kind.SETTLED_ITSELF, error=described(error), exception=error)
+            return self._judge_error(lease, error)
+        except BaseException:  # noqa: BLE001 - of the exception's own making, or of what is left of the instance
+            return self._fail(lease, described(error), error, None)
 
     def not_moved(self, verdict: Verdict) -> Verdict:
         """Return what becomes of a row that its handler moved in a transaction which was then undone."""
-        if isinstance(verdict.exception, Exception):
+        if verdict.exception is not None:
             return self._judge_error(verdict.lease, verdict.exception)
         return self._wait(verdict.lease, None)
 
-    def _judge_error(self, lease: Lease, error: Exception) -> Verdict:
+    def _judge_error(self, lease: Lease, error: BaseException) -> Verdict:
         if isinstance(error, TryAgainLater):
             return self._wait(lease, error.after)
-        if isinstance(error, OperationalError | InterfaceError) and is_connection_lost(error):
-            # Some database is away: not the row's fault, so no failure, but no reason to hurry either.
-            delay = min(lease.clock.retry_after, AWAY_SECONDS)
-            text = shortened(described(error))
-            return Verdict(lease, Kind.WAITED, delay=delay, failures=lease.failures, error=text, exception=error)
+        if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
+            # Not the row's fault, so no failure, but no reason to hurry either.
+            verdict = self._wait(lease, min(lease.clock.retry_after, AWAY_SECONDS))
+            if verdict.kind is Kind.WAITED:
+                verdict.error, verdict.exception = shortened(described(error)), error
+            return verdict
         return self._fail(lease, described(error), error, None)
+
+    def _is_forgiven(self, lease: Lease, trouble: Trouble) -> bool:
+        """Say whether a database is to blame and not the row: if it is away, or has cut the connection a few times."""
+        if trouble is not Trouble.CUT:
+            return trouble is Trouble.AWAY
+        stay = (lease.lane, lease.key, lease.sequence)
+        cuts = self._cuts.pop(stay, 0) + 1
+        self._cuts[stay] = cuts
+        if len(self._cuts) > MOST_CUT_ROWS:
+            del self._cuts[next(iter(self._cuts))]
+        return cuts <= MOST_CUTS
+
+    def judge_conflict(self, lease: Lease, error: BaseException) -> Verdict:
+        """Return what becomes of a row whose atomic handler was undone because somebody else was in its way: nothing is
+        wrong with it, so that it is run again a few times; but what is always in the way is a failure."""
+        if lease.conflicts >= MOST_CONFLICTS:
+            return self.judge_error(lease, error)
+        lease.conflicts += 1
+        delay = CONFLICT_SECONDS * 2**lease.conflicts * random.uniform(0.5, 1.0)  # noqa: S311 - to meet less often
+        return Verdict(lease, Kind.CONFLICT, delay=delay, error=shortened(described(error)), exception=error)
 
     def time_is_up(self, lease: Lease) -> Verdict:
         """Return what becomes of a row whose handler was stopped."""
-        began, deadline = lease.started_at or 0.0, lease.deadline or 0.0
+        began = lease.started_at or time.monotonic()
         lease.seconds = time.monotonic() - began
-        error = f"Stopped: the handler ran longer than its time limit of {deadline - began:g} s."
+        error = "Stopped: the handler blocked the event loop."
+        if lease.deadline is not None and time.monotonic() >= lease.deadline:
+            error = f"Stopped: the handler ran longer than its time limit of {lease.deadline - began:g} s."
         return self._fail(lease, error, None, None)
 
-    def refuse(self, verdict: Verdict, error: Exception) -> Verdict:
+    def refuse(self, verdict: Verdict, error: BaseException) -> Verdict:
         """Return what becomes of a row whose outcome could not be written."""
         lease, text = verdict.lease, f"The {verdict.words} could not be written. {described(error)}"
         if verdict.kind is Kind.MOVED and not verdict.is_by_policy:
-            return self._fail(lease, text, error, None)
-        text = f"{verdict.error}\n{text}" if verdict.error else text
-        return self._park(lease, text, error, max(verdict.failures, lease.failures))
+            other = self._fail(lease, text, error, None)
+        else:
+            text = f"{verdict.error}\n{text}" if verdict.error else text
+            other = self._park(lease, text, error, max(verdict.failures, lease.failures))
+        other.instead_of = verdict.instead_of or verdict
+        return other
 
     def _end(self, lease: Lease) -> None:
         if lease.started_at is not None:
             lease.seconds = time.monotonic() - lease.started_at
 
     def _has_moved_itself(self, lease: Lease) -> bool:
-        return vars(lease.instance).get(lease.lane.bound.names.sequence) != lease.sequence
+        """Say whether the instance knows of a move since the row was claimed, if it still is that row."""
+        instance, bound = lease.instance, lease.lane.bound
+        if instance is None:
+            return False
+        sequence = vars(instance).get(bound.names.sequence, lease.sequence)
+        return bool(sequence != lease.sequence and bound.key_of(instance) == lease.key)
 
     def _is_timed_out(self, lease: Lease) -> bool:
         clock = lease.clock
@@ -204,12 +242,13 @@ class Attempts:
 
     def _move(self, lease: Lease, move: Move) -> Verdict:
         bound, to_status = lease.lane.bound, plain(move.state)
+        row: Any = lease.instance
         if to_status not in bound.graph:
             raise UnknownState(lease.label, to_status, list(bound.graph.states), lease.status)
         allowed = bound.graph.targets(lease.status)
         if to_status not in allowed:
             raise InvalidStateTransition(lease.label, lease.status, to_status, allowed)
-        if bound.guards and (blockers := find_blockers(bound, self._row(lease), lease.status, to_status)):
+        if bound.guards and (blockers := find_blockers(bound, row, lease.status, to_status)):
             raise TransitionBlocked(lease.label, lease.status, to_status, allowed, blockers)
         if move.update:
             read_update(bound.model, move.update)
@@ -222,9 +261,6 @@ class Attempts:
             metadata=move.metadata,
             written_metadata=read_metadata(move.metadata),
         )
-
-    def _row(self, lease: Lease) -> Any:
-        return lease.instance
 
     def _time_out(self, lease: Lease, error: str = "") -> Verdict:
         clock = lease.clock
@@ -266,7 +302,11 @@ class Attempts:
     ) -> Verdict:
         try:
             verdict = self._move(lease, Move(to_status, metadata=json.loads(json.dumps(facts, cls=DjangoJSONEncoder))))
-        except Exception as error:  # noqa: BLE001 - a guard that is against it, or that raises
+        except BaseException as error:  # noqa: BLE001 - a guard that is against it, or that raises
+            if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
+                # It could not be asked. That is for now, and parking is for good.
+                delay = min(lease.clock.retry_after, AWAY_SECONDS)
+                return Verdict(lease, Kind.WAITED, delay=delay, failures=lease.failures, error=shortened(why))
             text = f"{why}\nThe row could not be moved to {to_status!r}. {described(error)}"
             return self._park(lease, text, exception or error, failures)
         verdict.error, verdict.exception, verdict.failures = str(facts.get("error", "")), exception, failures
@@ -278,17 +318,13 @@ class Attempts:
         return Verdict(lease, Kind.PARKED, failures=failures, error=shortened(error), exception=exception)
 
 
-def exited(error: SystemExit) -> RuntimeError:
-    """Return what is said of a handler that meant to end a script, and must not end a worker."""
-    return RuntimeError(f"The handler called sys.exit({error.code!r}).")
-
-
-def _do_nothing() -> None:
-    pass
-
-
 def described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return an error in words, also one whose own words fail."""
+    try:
+        text = _WORDS[type(error)].format(error) if type(error) in _WORDS else str(error)
+    except BaseException:  # noqa: BLE001
+        text = "(it cannot say what)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def shortened(error: str) -> str:
@@ -297,14 +333,8 @@ def shortened(error: str) -> str:
     return error if len(error) <= LONGEST_ERROR else f"{error[: LONGEST_ERROR - 1]}…"
 
 
-def is_connection_lost(error: Exception) -> bool:
-    """Say whether the database itself is away or cannot work, which is not the row's fault.
-
-    PostgreSQL gives other errors a code. Class 08 is a broken connection, 57P a server that shuts down, 53 one that is out
-    of resources, 25006 one that has become read-only.
-    """
-    cause = error.__cause__
-    if not type(cause).__module__.startswith("psycopg"):
-        return False
-    code = sqlstate(error) or ""
-    return not code or code.startswith(("57P", "08", "53", "25006"))
+#: What is said of a handler that meant to end a script, or was ended by its own code.
+_WORDS = {
+    SystemExit: "The handler called sys.exit({0.code!r}).",
+    asyncio.CancelledError: "The handler was cancelled by other code.",
+}

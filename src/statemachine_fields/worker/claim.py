@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models.base import ModelState
 
-from statemachine_fields.db.leases import Claimed, Wanted
+from statemachine_fields.db.dialect import is_connection_error
+from statemachine_fields.db.leases import Claimed, Left, Recovered, Wanted
 from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
 from statemachine_fields.signals import lease_recovered, leases_claimed
+from statemachine_fields.worker.digest import Digest
+from statemachine_fields.worker.events import send
 from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.lease import Lease, now
 
@@ -19,24 +23,37 @@ logger = logging.getLogger("statemachine_fields.worker")
 class Claimer:
     """Claims on behalf of one worker process."""
 
-    def __init__(self, owner: str, lease_seconds: float) -> None:
+    def __init__(self, owner: str, lease_seconds: float, digest: Digest | None = None) -> None:
         self.owner = owner
         self.lease_seconds = lease_seconds
+        self.digest = digest or Digest(logger)
 
     def claim(self, lane: Lane, limit: int, *, suspects: bool = False) -> list[Lease]:
         """Lease up to so many due rows, in one statement, the most urgent first.
 
-        :param suspects: take rows that a worker may have died of, in place of those that it cannot have.
+        :param suspects: take rows that a worker may have died of, in place of those that it cannot have: first those that
+            were left behind once, and one at a time those that were left again.
         """
-        wanted = Wanted(
+        if not suspects:
+            return self.take(lane, self.wanted(lane, limit))
+        self.recover(lane, Left())
+        return self.take(lane, self.wanted(lane, limit, crashes=1)) or self.take(lane, self.wanted(lane, 1, crashes=2))
+
+    def wanted(self, lane: Lane, limit: int, *, crashes: int = 0, aside: Sequence[Any] = ()) -> Wanted:
+        """Say which rows to claim."""
+        return Wanted(
             states=lane.states,
             priorities=lane.priorities,
             limit=limit,
             owner=self.owner,
             seconds=self.lease_seconds,
-            suspects=suspects,
+            crashes=crashes,
             fields=lane.fields,
+            aside=aside,
         )
+
+    def take(self, lane: Lane, wanted: Wanted) -> list[Lease]:
+        """Lease rows and load them."""
         asked_at = now()  # before the database counts, so that ours ends first
         rows = lane.leases.claim(lane.connection, lane.bound.table, wanted)
         if not rows:
@@ -45,6 +62,10 @@ class Claimer:
         self._tell(lane, leases)
         return leases
 
+    def recover(self, lane: Lane, left: Left) -> Recovered:
+        """Take back rows that were left behind."""
+        return lane.leases.recover(lane.connection, lane.bound.table, lane.states, left)
+
     def _load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
         names, attnames = lane.bound.names, [field.attname for field in lane.fields]
         place = {name: attnames.index(name) for name in (*names.columns, *names.clock)}
@@ -52,7 +73,10 @@ class Claimer:
         status, sequence, token = place[names.status], place[names.sequence], place[names.lease_token]
         failures, crashes, error = place[names.failures], place[names.crashes], place[names.error]
         if len(rows) > 1:  # RETURNING has no order of its own
-            rows.sort(key=lambda row: row.values[due])
+            unread = [row for row in rows if row.values[due] is None]
+            rows = unread + sorted(
+                (row for row in rows if row.values[due] is not None), key=lambda row: row.values[due]
+            )
             if len(set(lane.priorities)) > 1:
                 rows.sort(key=lambda row: -lane.clocks[row.values[status]].priority)
         converted, instances = self._instances(lane, rows)
@@ -93,7 +117,10 @@ class Claimer:
             if not lane.is_one_table:
                 return values, self._loaded_by_django(lane, values)
             return values, load_rows(model, using, attnames, values)
-        except Exception:  # noqa: BLE001 - code of the user's, and one bad row must not take its neighbours along
+        except Exception as error:
+            if is_connection_error(error):
+                raise
+            # Code of the user's, and one bad row must not take its neighbours along.
             return self._one_by_one(lane, rows, compiler, converters, attnames)
 
     def _one_by_one(self, lane: Lane, rows: list[Claimed], compiler: Any, converters: Any, attnames: list[str]) -> Any:
@@ -110,7 +137,9 @@ class Claimer:
                     instances.append(lane.bound.model.from_db(lane.using, attnames, tuple(converted)))
                 else:
                     instances += self._loaded_by_django(lane, [tuple(converted)])
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
+                if is_connection_error(error):
+                    raise
                 instances.append(error)
         return values, instances
 
@@ -125,11 +154,13 @@ class Claimer:
         sender, machine = lane.bound.model, lane.bound
         if is_heard(leases_claimed, sender):
             keys = [lease.key for lease in leases]
-            leases_claimed.send_robust(sender, machine=machine, using=lane.using, keys=keys, owner=self.owner)
+            send(leases_claimed, sender, machine=machine, using=lane.using, keys=keys, owner=self.owner)
         for lease in leases:
             if not lease.is_recovered:
                 continue
-            logger.warning(
+            self.digest.log(
+                ("recovered", str(lane), lease.status, lease.crashes),
+                logging.WARNING,
                 "%s in %r was held by a worker that said nothing of it, for the %s time in this state. %s",
                 lease.label,
                 lease.status,
@@ -137,7 +168,8 @@ class Claimer:
                 lease.error,
             )
             if is_heard(lease_recovered, sender):
-                lease_recovered.send_robust(
+                send(
+                    lease_recovered,
                     sender,
                     machine=machine,
                     using=lane.using,

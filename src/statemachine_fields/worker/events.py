@@ -12,9 +12,13 @@ from django.dispatch import Signal
 
 from statemachine_fields.machine.listeners import is_heard
 from statemachine_fields.signals import handler_failed, outcome_dropped, row_parked, rows_deleted
+from statemachine_fields.worker.digest import Digest, cause_of
 from statemachine_fields.worker.outcomes import Kind, Verdict
 
 logger = logging.getLogger("statemachine_fields.worker")
+
+#: What was counted, by machine and state.
+Counts = dict[tuple[str, str], dict[str, float]]
 
 
 class Events:
@@ -25,22 +29,24 @@ class Events:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         #: Since the start, by kind.
         self.total: Counter[str] = Counter()
+        #: What all threads of a process log goes through one, which knows what was said a moment ago.
+        self.digest = Digest(logger)
 
     def count(self, machine: str, state: str, what: str, number: float = 1) -> None:
         with self._lock:
             self._counts[machine, state, what] += number  # type: ignore[assignment]  # seconds are counted, too
             self.total[what] += number  # type: ignore[assignment]
 
-    def take_counts(self) -> dict[tuple[str, str], dict[str, float]]:
+    def take_counts(self) -> Counts:
         """Return what was counted since the last time, by machine and state."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
-        taken: dict[tuple[str, str], dict[str, float]] = {}
+        taken: Counts = {}
         for (machine, state, what), number in counts.items():
             taken.setdefault((machine, state), {})[what] = number
         return taken
 
-    def put_back(self, counts: dict[tuple[str, str], dict[str, float]]) -> None:
+    def put_back(self, counts: Counts) -> None:
         """Keep counts that could not be written."""
         with self._lock:
             for (machine, state), numbers in counts.items():
@@ -61,13 +67,15 @@ class Events:
             self.count(machine, state, what, number)
         for verdict in verdicts:
             if verdict.kind in _TELL and (verdict.kind is not Kind.MOVED or verdict.error):
-                _TELL[verdict.kind](verdict)
+                _TELL[verdict.kind](self.digest, verdict)
 
     def dropped(self, verdict: Verdict) -> None:
         verdict.is_told = True
         lease = verdict.lease
         self.count(str(lease.lane), lease.status, Kind.DROPPED)
-        logger.warning(
+        self.digest.log(
+            ("dropped", str(lease.lane), lease.status, verdict.kind),
+            logging.WARNING,
             "%s: its %s in state %r came too late and was dropped. The lease (token %d) had ended, or somebody moved or "
             "released the row.",
             lease.label,
@@ -77,51 +85,74 @@ class Events:
         )
         _send(outcome_dropped, verdict, outcome=verdict.words)
 
-    def not_written(self, verdict: Verdict, error: Exception) -> None:
-        """Tell of a row that cannot even be parked. Its lease runs out, and it is tried again."""
-        verdict.is_told = True
-        logger.error("%s: its %s cannot be written.", verdict.lease.label, verdict.words, exc_info=error)
+    def set_aside(self, verdict: Verdict, why: str, error: BaseException | None = None) -> None:
+        """Tell of a row of which nothing can be written at the moment. It is tried again, after longer and longer waits."""
+        lease = verdict.lease
+        self.digest.log(
+            ("set aside", str(lease.lane), lease.status, verdict.kind, cause_of(error, why)),
+            logging.WARNING,
+            "%s: its %s in state %r cannot be written now and is tried again later. %s",
+            lease.label,
+            verdict.words,
+            lease.status,
+            why,
+        )
+
+    def raised_after_commit(self, verdict: Verdict, error: BaseException) -> None:
+        """Tell of code that was to run after a commit and raised. What was committed stands."""
+        lease = verdict.lease
+        self.digest.log(
+            ("on_commit", str(lease.lane), lease.status, cause_of(error)),
+            logging.ERROR,
+            "%s: its %s in state %r is committed, and what was to run after that raised.",
+            lease.label,
+            verdict.words,
+            lease.status,
+            error=error,
+        )
 
 
-def _log(level: int, verdict: Verdict, text: str, *facts: object) -> None:
+def _log(digest: Digest, level: int, verdict: Verdict, text: str, *facts: object) -> None:
     """Log what became of a row: the text starts with the row and its state, and ends with what went wrong."""
     lease = verdict.lease
-    logger.log(level, text, lease.label, lease.status, *facts, verdict.error, exc_info=verdict.exception)
+    kind = (text, str(lease.lane), lease.status, cause_of(verdict.exception, verdict.error))
+    digest.log(kind, level, text, lease.label, lease.status, *facts, verdict.error, error=verdict.exception)
 
 
-def _tell_failure(verdict: Verdict) -> None:
+def _tell_failure(digest: Digest, verdict: Verdict) -> None:
     text = "%s failed in state %r, attempt %d; next try in %.0f s. %s"
-    _log(logging.WARNING, verdict, text, verdict.failures, verdict.delay or 0.0)
+    _log(digest, logging.WARNING, verdict, text, verdict.failures, verdict.delay or 0.0)
     _send_failure(verdict)
 
 
-def _tell_move(verdict: Verdict) -> None:
+def _tell_move(digest: Digest, verdict: Verdict) -> None:
     """Tell of a move that was made because the row failed for good."""
-    _log(logging.ERROR, verdict, "%s failed in state %r for good and was moved to %r. %s", verdict.to_status)
+    _log(digest, logging.ERROR, verdict, "%s failed in state %r for good and was moved to %r. %s", verdict.to_status)
     _send_failure(verdict)
 
 
-def _tell_parked(verdict: Verdict) -> None:
-    _log(logging.ERROR, verdict, "%s is parked in state %r until somebody calls resume() or moves it. %s")
+def _tell_parked(digest: Digest, verdict: Verdict) -> None:
+    _log(digest, logging.ERROR, verdict, "%s is parked in state %r until somebody calls resume() or moves it. %s")
     _send(row_parked, verdict, error=verdict.error)
 
 
-def _tell_released(verdict: Verdict) -> None:
+def _tell_released(digest: Digest, verdict: Verdict) -> None:
     if verdict.error:
-        _log(logging.WARNING, verdict, "%s was given back in state %r. %s")
+        _log(digest, logging.WARNING, verdict, "%s was given back in state %r. %s")
 
 
-def _tell_deleted(verdict: Verdict) -> None:
+def _tell_deleted(digest: Digest, verdict: Verdict) -> None:
     lease = verdict.lease
-    logger.info("%s was deleted: its time in state %r was up.", lease.label, lease.status)
+    text = "%s was deleted: its time in state %r was up."
+    digest.log(("deleted", str(lease.lane), lease.status), logging.INFO, text, lease.label, lease.status)
     if is_heard(rows_deleted, lease.lane.bound.model):
         machine, using = lease.lane.bound, lease.lane.using
-        rows_deleted.send_robust(machine.model, machine=machine, using=using, keys=[lease.key], state=lease.status)
+        send(rows_deleted, machine.model, machine=machine, using=using, keys=[lease.key], state=lease.status)
 
 
-def _tell_itself(verdict: Verdict) -> None:
+def _tell_itself(digest: Digest, verdict: Verdict) -> None:
     if verdict.error:
-        _log(logging.WARNING, verdict, "%s: its handler moved it from %r and then raised. The move stands. %s")
+        _log(digest, logging.WARNING, verdict, "%s: its handler moved it from %r and then raised. The move stands. %s")
 
 
 _TELL = {
@@ -142,6 +173,12 @@ def _send_failure(verdict: Verdict) -> None:
 def _send(signal: Signal, verdict: Verdict, **facts: Any) -> None:
     lane = verdict.lease.lane
     if is_heard(signal, lane.bound.model):
-        signal.send_robust(
-            lane.bound.model, machine=lane.bound, using=lane.using, instance=verdict.lease.instance, **facts
-        )
+        send(signal, lane.bound.model, machine=lane.bound, using=lane.using, instance=verdict.lease.instance, **facts)
+
+
+def send(signal: Signal, sender: Any, **facts: Any) -> None:
+    """Send a signal. Whatever a receiver raises, what it was told has happened."""
+    try:
+        signal.send_robust(sender, **facts)
+    except BaseException:
+        logger.exception("A receiver of a signal of %s raised this, and those after it were not called.", sender)

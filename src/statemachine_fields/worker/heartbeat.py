@@ -1,55 +1,60 @@
-"""The heartbeat of a process: extends its leases, and adds its counts to the statistics.
+"""The heartbeat of a process: extends its leases.
 
-It has a thread and a connection of its own, so that neither a slow handler nor a slow commit can keep it from beating.
+Each database has a thread and a connection of its own, which do nothing else, so that neither a slow handler nor a slow
+commit can keep it from beating, nor another database; and nothing that it waits for lasts long.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
+from collections.abc import Sequence
 
 from django.db import DatabaseError, InterfaceError
 
-from statemachine_fields.worker.connections import Patience, introduce
+from statemachine_fields.db.dialect import is_connection_error
+from statemachine_fields.worker.committing import Reconnect
+from statemachine_fields.worker.connections import OwnConnections, is_same
+from statemachine_fields.worker.digest import Digest, cause_of
+from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.lease import Lease, now
-from statemachine_fields.worker.runner import Runner
-from statemachine_fields.worker.statistics import delete_old_statistics, write_statistics
 
 #: Seconds between two looks at the clock.
 TICK = 0.1
 #: A lease is extended so many times before it would run out.
 BEATS_PER_LEASE = 3
-STATISTICS_EVERY = 5.0
-OLD_STATISTICS_EVERY = 3600.0
 
 
 class Heartbeat:
-    """Runs until its runner has stopped."""
+    """Extends the leases of one database, until its process has stopped."""
 
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
+    def __init__(
+        self, alias: str, inflight: InFlight, own: OwnConnections, lease_seconds: float, digest: Digest
+    ) -> None:
+        self.alias = alias
+        self.inflight = inflight
+        self.own = own
+        self.lease_seconds = lease_seconds
         self.ended = threading.Event()
-        self.lease_seconds = runner.options.lease_seconds
-        self._beat_at = time.monotonic() + self.lease_seconds / BEATS_PER_LEASE
-        self._statistics_at = time.monotonic() + STATISTICS_EVERY
-        self._old_statistics_at = time.monotonic()
-        self._patience = Patience("heartbeat", self.ended)
+        self._beat_at = time.monotonic() + lease_seconds / BEATS_PER_LEASE
+        self.digest = digest
+        self._reconnect = Reconnect("heartbeat", alias, digest)
+        self._failing: set[Lane] = set()
 
     def run(self) -> None:
-        for using in {lane.using for lane in self.runner.lanes}:
-            try:
-                introduce(using, "heartbeat")
-            except (DatabaseError, InterfaceError) as error:
-                self._patience.after(error)
+        self.own.use([self.alias], "heartbeat")
         while not self.ended.wait(TICK):
             try:
                 self._beat()
-                self._count()
             except (DatabaseError, InterfaceError) as error:
-                self._patience.after(error)
-            else:
-                self._patience.over()
+                self._reconnect.lost(error)
+                self._beat_at = time.monotonic() + self._reconnect.left
+            except Exception as error:  # noqa: BLE001 - whatever it is: a process without a heartbeat loses its rows
+                text = "The heartbeat of process %d met an error, and goes on."
+                self.digest.log(("heartbeat", cause_of(error)), logging.ERROR, text, os.getpid(), error=error)
 
     def _beat(self) -> None:
         """Extend every lease that is old enough, in one statement for each machine."""
@@ -57,14 +62,50 @@ class Heartbeat:
             return
         young = now() + self.lease_seconds * (1 - 1 / (2 * BEATS_PER_LEASE))
         by_lane: dict[Lane, list[Lease]] = {}
-        for lease in list(self.runner.held):
-            if not lease.is_lost and not lease.is_stopped and lease.trusted_until < young:
+        for lease in list(self.inflight.held):
+            is_ours = lease.lane.using == self.alias and not lease.is_lost and not lease.is_stopped
+            if is_ours and lease.trusted_until < young:
                 by_lane.setdefault(lease.lane, []).append(lease)
-        for lane, leases in by_lane.items():
-            self._beat_lane(lane, leases)
-        self._beat_at = time.monotonic() + self.lease_seconds / BEATS_PER_LEASE
+        wait = self.lease_seconds / BEATS_PER_LEASE
+        for lane in sorted(by_lane, key=self._failing.__contains__):  # those that cannot be extended, last
+            if self._extend(lane, by_lane[lane], time.monotonic() + self.own.limits.statement):
+                self._failing.discard(lane)
+            else:
+                self._failing.add(lane)
+                wait = self.lease_seconds / BEATS_PER_LEASE / 4  # soon again: there is little time left
+        if by_lane:
+            self._reconnect.found()
+        self._beat_at = time.monotonic() + wait
 
-    def _beat_lane(self, lane: Lane, leases: list[Lease]) -> None:
+    def _extend(self, lane: Lane, leases: Sequence[Lease], until: float) -> bool:
+        """Extend the leases of a lane. A row that cannot be written must not cost its neighbours theirs.
+
+        :param until: when to give up for now.
+        :returns: whether all of them could be asked for.
+        """
+        driver = lane.connection.connection
+        try:
+            self._beat_lane(lane, leases)
+        except (DatabaseError, InterfaceError) as error:
+            if is_connection_error(error) and not is_same(lane.connection, driver):
+                raise
+            self.digest.log(
+                ("beat", str(lane), cause_of(error)),
+                logging.WARNING,
+                "The leases of %d rows of %s cannot be extended now, %s among them: %s",
+                len(leases),
+                lane,
+                leases[0].label,
+                str(error).strip(),
+            )
+            half = len(leases) // 2
+            for part in (leases[:half], leases[half:]) if half else ():
+                if time.monotonic() < until:
+                    self._extend(lane, part, until)
+            return False
+        return True
+
+    def _beat_lane(self, lane: Lane, leases: Sequence[Lease]) -> None:
         keys, tokens = [lease.key for lease in leases], [lease.token for lease in leases]
         asked_at = now()  # before the database counts, so that ours ends first
         table, connection = lane.bound.table, lane.connection
@@ -78,14 +119,5 @@ class Heartbeat:
         # Locked by somebody at the moment, which may be its own handler's transaction, or lost.
         held = lane.leases.held(connection, table, [each.key for each in missing], [each.token for each in missing])
         for lease in missing:
-            if lease.key not in held and lease in self.runner.held:
+            if lease.key not in held and lease in self.inflight.held:
                 lease.is_lost = True
-
-    def _count(self) -> None:
-        moment = time.monotonic()
-        if moment >= self._statistics_at:
-            self._statistics_at = moment + STATISTICS_EVERY
-            write_statistics(self.runner.events)
-        if moment >= self._old_statistics_at:
-            self._old_statistics_at = moment + OLD_STATISTICS_EVERY
-            delete_old_statistics()

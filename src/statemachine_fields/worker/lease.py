@@ -60,10 +60,18 @@ class Lease:
     connection: Any = None
     #: How long the handler ran.
     seconds: float = 0.0
+    #: How often an atomic handler was undone because somebody else was in its way.
+    conflicts: int = 0
 
     @property
     def label(self) -> str:
-        return f"{self.lane.bound.model._meta.label} pk={self.key!r}"
+        return f"{self.lane.bound.model._meta.label} pk={shown(self.key)}"
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its handler wants an event loop."""
+        handler = self.clock.handler
+        return handler is not None and handler.is_async
 
     @property
     def is_trusted(self) -> bool:
@@ -72,8 +80,9 @@ class Lease:
     def stop(self) -> None:
         """Hear no more of the handler, and undo the transaction it is in, so that its row can be written."""
         self.is_stopped = True
-        if self.connection is not None:
-            self.lane.leases.hang_up(self.connection)
+        connection = self.connection  # its thread takes it away when it is done
+        if connection is not None:
+            self.lane.leases.hang_up(connection)
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +120,14 @@ class HandlerContext:
     def stopping(self) -> bool:
         """Whether the worker is about to stop, or has lost the row: a long handler should come to an end."""
         return self._stop.is_set() or not self.lease.is_trusted
+
+
+def shown(key: Any) -> str:
+    """Return a key for people, also one of a class whose own words fail."""
+    try:
+        return repr(key)
+    except Exception:  # noqa: BLE001
+        return f"<{type(key).__name__}>"
 
 
 def new_owner() -> str:

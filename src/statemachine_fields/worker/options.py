@@ -18,6 +18,8 @@ class WorkerOptions:
     threads: int = 4
     #: How many coroutines each process runs at once, for handlers that are async.
     coroutines: int = 100
+    #: In how many threads, each with a connection of its own, those use the ORM.
+    coroutine_connections: int = 8
     #: The queues to serve, and how many rows of each may run at once in a process; all queues if empty.
     queues: Mapping[str, int | None] = field(default_factory=dict)
     #: Stop as soon as nothing is due.

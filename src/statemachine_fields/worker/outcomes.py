@@ -40,14 +40,16 @@ class Move:
 class Retry:
     """Count a failure and try again: after a while of the handler's choosing, or as the policy says.
 
-    :param error: what went wrong, kept on the row.
+    :param error: what went wrong, as a text or an exception, kept on the row.
     """
 
     after: Seconds | None = None
-    error: str = ""
+    error: str | BaseException = ""
 
     def __post_init__(self) -> None:
         seconds_of(self.after, "after")
+        if not isinstance(self.error, str | BaseException):
+            raise TypeError(f"error must be a text or an exception, got {self.error!r}.")
 
 
 class TryAgainLater(Exception):
@@ -55,6 +57,9 @@ class TryAgainLater(Exception):
 
     :param after: how long to wait, instead of `retry_after`.
     """
+
+    #: Also of a subclass whose `__init__()` does not call this one.
+    after: Seconds | None = None
 
     def __init__(self, *args: object, after: Seconds | None = None) -> None:
         super().__init__(*args)
@@ -77,6 +82,8 @@ class Kind(enum.StrEnum):
     SETTLED_ITSELF = "settled_itself"
     #: The outcome came too late.
     DROPPED = "dropped"
+    #: An atomic handler met somebody else's lock or change, and was undone. Never written: it is run again.
+    CONFLICT = "conflict"
 
 
 @dataclass(slots=True)
@@ -96,12 +103,17 @@ class Verdict:
     metadata: Mapping[str, Any] | None = None
     written_metadata: str = "{}"
     record_id: uuid.UUID | None = None
+    #: What this one stands for, which the database would not have.
+    instead_of: Verdict | None = None
     #: Whether the policy wants the move, not the handler.
     is_by_policy: bool = False
     #: Whether it was sent before, over a connection that broke: it may have been written.
     is_repeated: bool = False
     #: Whether it is known what became of it.
     is_told: bool = False
+    #: How often it could not be written, and when to try again, by the monotonic clock.
+    tries: int = 0
+    again_at: float = 0.0
 
     @property
     def words(self) -> str:
@@ -117,4 +129,5 @@ _WORDS = {
     Kind.DELETED: "deletion",
     Kind.SETTLED_ITSELF: "move of its own",
     Kind.DROPPED: "outcome",
+    Kind.CONFLICT: "conflict",
 }

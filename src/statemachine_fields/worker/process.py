@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import django
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError, connections, router
 
 from statemachine_fields.worker.options import WorkerOptions
 
@@ -22,69 +22,86 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("statemachine_fields.worker")
 
-#: Exit codes: all was well and there is nothing more to do; another process should take over.
-DONE, RECYCLED = 0, 75
+#: What a process ends with that ends itself. Code of the user's can end it as well, with any code: its last report tells.
+ENDED = 0
 
 #: Seconds between two looks at handlers whose time may be up.
 TICK = 0.1
+#: How long the last report may take.
+LAST_WORDS = 5.0
 
 
 @dataclass(slots=True)
 class Report:
     """What a process tells its supervisor."""
 
-    pid: int
     owner: str
     total: dict[str, float] = field(default_factory=dict)
     held: int = 0
-    running: int = 0
+    running: dict[str, int] = field(default_factory=dict)
     recycling: bool = False
+    #: That it is the last one: the process has stopped in good order.
+    ended: bool = False
+    #: What could not be done before the end: leases that could not be given back, machines that could not be looked at.
+    left: str = ""
 
 
-def run_process(options: WorkerOptions, pipe: Any, predecessor: str | None, is_first: bool) -> None:
-    """Work until told to stop, and exit. `predecessor` is the name of a process that died and had leases."""
+@dataclass(slots=True)
+class Orders:
+    """What a supervisor tells a process."""
+
+    #: How many rows of each queue still run in processes that this one takes the place of.
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    #: That a process which is being replaced has no more time than one that is told to stop.
+    hurry: bool = False
+
+
+def run_process(
+    options: WorkerOptions,
+    pipe: Any,
+    orders_pipe: Any,
+    supervisor: int,
+    predecessor: str | None,
+    is_first: bool,
+    orders: Orders,
+) -> None:
+    """Work until told to stop, and exit.
+
+    :param pipe: where to report, and `orders_pipe`: where to listen.
+    :param supervisor: the process that this one must not outlive for long.
+    :param predecessor: the name of a process that died and had leases.
+    """
     signals = _Signals()
     django.setup()
-    connections.close_all()  # what was open before the fork is the parent's
-    from statemachine_fields.worker.heartbeat import Heartbeat
     from statemachine_fields.worker.runner import Runner
     from statemachine_fields.worker.selection import lanes_for
     from statemachine_fields.worker.watch import Watch
 
     gc.freeze()  # what is loaded now stays; the collector need not look at it again and again
-    runner = Runner(lanes_for(options), options)
+    runner = Runner(lanes_for(options), options, predecessor=predecessor)
     signals.stop = runner.stopping
-    parent = os.getppid()
-
-    def tell() -> bool:
-        report = Report(os.getpid(), runner.owner, dict(runner.events.total), len(runner.held), len(runner.running))
-        report.recycling = runner.is_recycling
-        with contextlib.suppress(OSError):
-            if select.select([], [pipe], [], 0)[1]:  # a supervisor that does not listen must not hold us up
-                pipe.send(report)
-        return os.getppid() == parent
-
-    tell()
-    if predecessor is not None:
-        recover(runner, predecessor)
-    watch = Watch(runner, tell)
-    heartbeat = Heartbeat(runner)
-    beating = threading.Thread(target=heartbeat.run, name="statemachine heartbeat", daemon=True)
-    beating.start()
-    runner.start()
+    line = _Line(pipe, orders_pipe, supervisor, runner, orders)
+    watch = Watch(runner, line.tell)
+    line.tell()
     if is_first:
         threading.Thread(target=_look_at_clocks, args=(runner,), daemon=True).start()
-    while not runner.stopping.wait(TICK) and not runner.is_drained.is_set():
+    runner.start()
+    while not runner.stopping.wait(TICK) and not runner.is_drained:
         watch.tick()
-    runner.stop(watch.tick)
-    heartbeat.ended.set()
-    beating.join(2)
-    with contextlib.suppress(DatabaseError, InterfaceError):
-        _write_last_statistics(runner)
-    tell()
+    runner.stop(watch.tick, lambda: not runner.is_recycling or signals.told or line.orders.hurry)
+    left = runner.left_behind()
+    if left:
+        text = "Worker process %d ends, and leases could not be given back: %s. They will run out."
+        logger.error(text, os.getpid(), left)
+    elif options.once and not runner.claiming.has_seen_all:
+        left = "machines that could not be looked at"
+        logger.error("Worker process %d ends, though it could not look for due rows everywhere.", os.getpid())
+    _write_last_statistics(runner)
+    runner.events.digest.flush(everything=True)
+    line.say_last(left)
     logging.shutdown()
     # Threads may still run whose time was up; nothing but the end of the process stops them.
-    os._exit(RECYCLED if runner.is_recycling else DONE)
+    os._exit(ENDED)
 
 
 class _Signals:
@@ -93,26 +110,56 @@ class _Signals:
 
     def __init__(self) -> None:
         self.stop: threading.Event | None = None
+        self.told = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, number: int, frame: Any) -> None:
         if self.stop is None:  # nothing has begun, so nothing is left behind
-            os._exit(DONE)
+            os._exit(ENDED)
+        self.told = True
         self.stop.set()
 
 
-def recover(runner: Runner, predecessor: str) -> None:
-    """Take back at once what a process held that our supervisor knows to be dead."""
-    for lane in runner.lanes:
-        try:
-            rows = lane.leases.recover(lane.connection, lane.bound.table, lane.states, predecessor)
-        except (DatabaseError, InterfaceError) as error:
-            logger.warning("What %s held cannot be taken back now; its leases will run out. %s", predecessor, error)
-            lane.connection.close()
-            continue
-        if rows:
-            logger.warning("Took back %d rows of %s from %s, which died.", rows, lane, predecessor)
+class _Line:
+    """The pipes to and from the supervisor."""
+
+    def __init__(self, pipe: Any, orders_pipe: Any, supervisor: int, runner: Runner, orders: Orders) -> None:
+        self.pipe = pipe
+        self.orders_pipe = orders_pipe
+        self.supervisor = supervisor
+        self.runner = runner
+        self._obey(orders)
+
+    def _obey(self, orders: Orders) -> None:
+        self.orders = orders
+        self.runner.inflight.buffer.count_elsewhere(orders.elsewhere)
+
+    def tell(self) -> bool:
+        """Say how it goes, hear what there is to hear, and return whether the supervisor lives."""
+        with contextlib.suppress(OSError, EOFError):
+            if select.select([], [self.pipe], [], 0)[1]:  # a supervisor that does not listen must not hold us up
+                self.pipe.send(self._report())
+            while self.orders_pipe.poll():
+                self._obey(self.orders_pipe.recv())
+        return os.getppid() == self.supervisor
+
+    def say_last(self, left: str) -> None:
+        report = self._report()
+        report.ended, report.left = True, left
+        with contextlib.suppress(OSError):
+            if select.select([], [self.pipe], [], LAST_WORDS)[1]:
+                self.pipe.send(report)
+
+    def _report(self) -> Report:
+        runner = self.runner
+        return Report(
+            owner=runner.owner,
+            total=dict(runner.events.total),
+            held=len(runner.inflight.held),
+            running=runner.inflight.running_by_queue(),
+            recycling=runner.is_recycling,
+        )
 
 
 def _look_at_clocks(runner: Runner) -> None:
@@ -120,8 +167,15 @@ def _look_at_clocks(runner: Runner) -> None:
     from statemachine_fields.machine.reschedule import mismatches
 
     try:
+        runner.own.use({lane.using for lane in runner.lanes}, "clocks")
         for bound, using in {(lane.bound, lane.using) for lane in runner.lanes}:
-            needless, missing = mismatches(bound, using)
+            try:
+                needless, missing = mismatches(bound, using)
+            except (DatabaseError, InterfaceError) as error:
+                logger.info(
+                    "Could not compare the clocks of %s with the policy in the code: %s", bound, str(error).strip()
+                )
+                continue
             if needless or missing:
                 what = " and ".join(
                     [
@@ -130,13 +184,24 @@ def _look_at_clocks(runner: Runner) -> None:
                     ]
                 )
                 logger.warning("%s: %s. Run `manage.py statemachine_reschedule %s`.", bound, what, bound)
-    except (DatabaseError, InterfaceError):
-        logger.info("Could not compare the clocks of rows with the policy in the code.", exc_info=True)
     finally:
         connections.close_all()
 
 
 def _write_last_statistics(runner: Runner) -> None:
-    from statemachine_fields.worker.statistics import write_statistics
+    """Write what was counted last, in a thread, because it must not be waited for however silent the database is."""
 
-    write_statistics(runner.events)
+    def write() -> None:
+        runner.own.use([router.db_for_write(RunStatistics)], "statistics")
+        try:
+            runner.statistics.write()
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("The last run statistics of process %d could not be written: %s", os.getpid(), error)
+
+    from statemachine_fields.worker.models import RunStatistics
+
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    writing.join(LAST_WORDS)  # which is a connection and some statements, maybe to a server that is far away
+    if writing.is_alive():
+        logger.warning("The last run statistics of process %d could not be written in time.", os.getpid())

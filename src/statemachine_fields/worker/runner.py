@@ -1,84 +1,114 @@
 """One worker process: claims, runs and writes, each in threads of its own, until it is told to stop.
 
-The claimer keeps a little work ahead, on its own connection. Threads run handlers. The committer writes what came of
-them, many at once. Beside it, the heartbeat extends leases, and the watch stops handlers whose time is up.
+The claimer keeps a little work ahead. Threads, and coroutines on an event loop, run handlers. Committers write what came of
+them, many at once. Beside them heartbeats extend leases, and the watch stops handlers whose time is up. What they share is
+what is in flight.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 
-from django.db import DatabaseError, InterfaceError
+from django.db import router
 
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.attempt import Attempts
-from statemachine_fields.worker.buffer import Buffer, Outbox
+from statemachine_fields.worker.buffer import Buffer
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.claiming import Appetite
-from statemachine_fields.worker.commit import Committer, ConnectionLost
-from statemachine_fields.worker.connections import Patience, close_connections, introduce, tidy_after_handler
+from statemachine_fields.worker.claiming import ClaimLoop
+from statemachine_fields.worker.commit import Committer
+from statemachine_fields.worker.committing import CommitLoop, Ways
+from statemachine_fields.worker.connections import OwnConnections, close_connections, tidy_after_handler
+from statemachine_fields.worker.coroutines import EventLoop
 from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.heartbeat import Heartbeat
+from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.lease import Lease, new_owner
+from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.statistics import StatisticsWriter
 
 logger = logging.getLogger("statemachine_fields.worker")
 
-#: Seconds after which an outcome is tried again whose row somebody else had locked.
-AGAIN_AFTER = 0.05
-#: How long a stopping process tries to write what it still has to say.
+#: Handlers that take less long, in seconds, are all the same to who decides how much is claimed ahead.
+QUICK = 0.001
+#: How long a stopping process tries to write what it still has to say, though its time is up.
 LAST_WRITES = 5.0
 
 
 class Runner:
-    """The threads of one process, and what they share."""
+    """The threads of one process."""
 
-    def __init__(self, lanes: list[Lane], options: WorkerOptions, owner: str | None = None) -> None:
+    def __init__(
+        self, lanes: list[Lane], options: WorkerOptions, owner: str | None = None, predecessor: str | None = None
+    ) -> None:
         self.lanes = lanes
         self.options = options
         self.owner = owner or new_owner()
         self.events = Events()
         self.stopping = threading.Event()
-        self.attempts = Attempts(options.max_crashes, options.time_limit, self.stopping)
-        self.claimer = Claimer(self.owner, options.lease_seconds)
-        self.committer = Committer(self.attempts, self.events)
-        self.buffer = Buffer(lanes, options.queues)
-        self.outbox = Outbox(options.batch_size)
-        self.appetites = {lane: Appetite(self._at_once(lane), options.batch_size) for lane in lanes}
-        #: Every row we have a lease for: waiting, running, or done and not yet written.
-        self.held: set[Lease] = set()
-        #: Those whose handlers run.
-        self.running: set[Lease] = set()
-        self.tasks: dict[Lease, asyncio.Task[Verdict]] = {}
-        self.suspect: Lease | None = None
-        self.claimed_rows = 0
         self.is_recycling = False
-        self.is_drained = threading.Event()
-        self._wake = threading.Event()
-        self._written = threading.Event()
-        self._coroutines = threading.BoundedSemaphore(options.coroutines)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.buffer.on_idle = self.outbox.flush
-        self.buffer.on_low = self._on_low
+        self.attempts = Attempts(options.max_crashes, options.time_limit, self.stopping)
+        self.inflight = InFlight(Buffer(lanes, options.queues))
+        self.own = OwnConnections(options.lease_seconds)
+        aliases = list(dict.fromkeys(lane.using for lane in lanes))
+        self.ways = Ways(
+            quick=self._commit_loop("committer", aliases),
+            slow=self._commit_loop("writer", aliases),
+            deleting=self._commit_loop("housekeeper", {*aliases, router.db_for_write(RunStatistics)}),
+            lanes=lanes,
+        )
+        self.statistics = StatisticsWriter(self.events)
+        self.ways.deleting.on_idle = self.statistics.tick
+        claimer = Claimer(self.owner, options.lease_seconds, self.events.digest)
+        self.claiming = ClaimLoop(
+            lanes, options, claimer, self.inflight, self.own, self.events, self.stopping, predecessor
+        )
+        self.claiming.on_full = lambda: self.recycle(f"it has taken {self.claiming.claimed_rows} rows")
+        self.claiming.on_late = self.give_back
+        digest = self.events.digest
+        self.heartbeats = [
+            Heartbeat(alias, self.inflight, self.own, options.lease_seconds, digest) for alias in aliases
+        ]
+        self.loop = EventLoop(self.attempts, options.coroutines, options.coroutine_connections)
+        self.inflight.buffer.on_idle = self._on_idle
+        self.inflight.buffer.on_low = self.claiming.on_low
 
-    def _at_once(self, lane: Lane) -> int:
-        """Return how many rows of a lane can run at the same time."""
-        most = self.options.coroutines if lane.is_async else self.options.threads
-        return min(most, self.options.queues.get(lane.queue) or most)
+    def _commit_loop(self, role: str, aliases: Iterable[str]) -> CommitLoop:
+        committer = Committer(self.attempts, self.events)
+        loop = CommitLoop(
+            role,
+            committer,
+            self.inflight,
+            self.own,
+            aliases,
+            self.options.batch_size,
+            longest_wait=self.options.lease_seconds,
+        )
+        loop.on_written = self._look_for_more
+        return loop
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is due, and the process is to stop then."""
+        return self.claiming.is_drained.is_set()
 
     def start(self) -> None:
         if any(lane.is_async for lane in self.lanes):
-            self._loop = asyncio.new_event_loop()
-            self._start("loop", self._loop.run_forever)
+            self._start("loop", self.loop.run)
+            self._start("dispatcher", self._run_coroutines)
         for number in range(self.options.threads):
             self._start(f"handler {number + 1}", self._run_handlers)
-        self._start("committer", self._commit)
+        for loop in (self.ways.quick, self.ways.slow, self.ways.deleting):
+            self._start(loop.role, loop.run)
+        for heartbeat in self.heartbeats:
+            self._start("heartbeat", heartbeat.run)
         self._start("claimer", self._claim)
 
     def _start(self, role: str, target: Callable[[], None]) -> None:
@@ -94,200 +124,90 @@ class Runner:
 
         threading.Thread(target=run, name=f"statemachine {role}", daemon=True).start()
 
-    # Claiming.
-
     def _claim(self) -> None:
-        patience = Patience("claimer", self.stopping)
-        first = 0
-        for using in {lane.using for lane in self.lanes}:
-            self._introduce(using, "claimer")
-        while not self.stopping.is_set():
-            self._wake.clear()
-            first += 1
-            was_done = self._is_done()  # before we look: what is written meanwhile may be due again
-            try:
-                got = sum(self._claim_lane(lane) for lane in self._in_turn(first))
-            except (DatabaseError, InterfaceError) as error:
-                patience.after(error)
-                continue
-            patience.over()
-            if self.options.max_rows and self.claimed_rows >= self.options.max_rows:
-                self.recycle(f"it has taken {self.claimed_rows} rows")
-            elif not got and self.options.once and was_done:
-                self.is_drained.set()
-                return
-            if not any(self._is_hungry(lane) for lane in self.lanes):
-                self._wake.wait(0.05 if self.options.once and not self.held else self.options.poll_seconds)
-                for appetite in self.appetites.values():
-                    appetite.exhausted = False
-
-    def _in_turn(self, first: int) -> Iterable[Lane]:
-        start = first % len(self.lanes)
-        return (*self.lanes[start:], *self.lanes[:start])
-
-    def _is_hungry(self, lane: Lane) -> bool:
-        appetite = self.appetites[lane]
-        return not appetite.exhausted and appetite.room(self.buffer.waiting(lane)) > 0
-
-    def _claim_lane(self, lane: Lane) -> int:
-        appetite = self.appetites[lane]
-        got = 0
-        room = appetite.room(self.buffer.waiting(lane))
-        if room > 0:
-            leases = self._take(lane, room, suspects=False)
-            appetite.claimed(room, len(leases))
-            got += self._put(lane, leases)
-        if self.suspect is None and appetite.wants_suspects() and not self.stopping.is_set():
-            suspects = self._take(lane, 1, suspects=True)
-            appetite.claimed_suspects(len(suspects))
-            if suspects:
-                self.suspect = suspects[0]
-                got += self._put(lane, suspects)
-        return got
-
-    def _take(self, lane: Lane, limit: int, *, suspects: bool) -> list[Lease]:
-        leases = self.claimer.claim(lane, limit, suspects=suspects)
-        self.held.update(leases)
-        return leases
-
-    def _put(self, lane: Lane, leases: list[Lease]) -> int:
-        if not leases:
-            return 0
-        self.claimed_rows += len(leases)
-        states: dict[str, int] = {}
-        for lease in leases:
-            states[lease.status] = states.get(lease.status, 0) + 1
-            if lease.is_recovered:
-                self.events.count(str(lane), lease.status, "recovered")
-        for state, number in states.items():
-            self.events.count(str(lane), state, "claimed", number)
-        if self.stopping.is_set():  # between the claim and now
-            for lease in leases:
-                self.outbox.add(Verdict(lease, Kind.RELEASED))
-        else:
-            self.buffer.put(lane, leases)
-        return len(leases)
-
-    def _on_low(self, lane: Lane, left: int) -> None:
-        appetite = self.appetites[lane]
-        if left <= appetite.size // 2 and not appetite.exhausted and not self._wake.is_set():
-            self._wake.set()
-
-    def _is_done(self) -> bool:
-        return not self.held and self.buffer.is_empty() and not self.running
+        self.claiming.run()
+        self.stopping.wait()
+        self.claiming.end()
 
     # Running.
 
     def _run_handlers(self) -> None:
-        while (lease := self.buffer.take()) is not None:
-            if not lease.is_trusted:  # it waited too long, and somebody else has it by now
-                self.buffer.finished(lease)
-                self._let_go([lease])
+        while (lease := self.inflight.buffer.take()) is not None:
+            if not self._begin(lease):
                 continue
             handler = lease.clock.handler
-            self.running.add(lease)
-            if handler is not None and handler.is_async:
-                self._run_coroutine(lease)
-                continue
             if handler is not None and handler.atomic:
                 verdict = run_atomic(self.attempts, self.events, lease)
             else:
                 verdict = self.attempts.run(lease)
-            tidy_after_handler()
+            tidy_after_handler(is_suspect=lease.is_stopped)
             self._finish(lease, verdict)
 
-    def _run_coroutine(self, lease: Lease) -> None:
-        """Hand the row to the event loop, and go on with the next."""
-        loop = self._loop
-        assert loop is not None  # noqa: S101 - start() has made one
-        self._coroutines.acquire()
+    def _run_coroutines(self) -> None:
+        """Hand rows to the event loop, as many at once as it may have."""
+        while (lease := self.inflight.buffer.take(is_async=True)) is not None:
+            while not self.loop.has_room(timeout=0.1):
+                if self.stopping.is_set():
+                    self.give_back([lease])
+                    break
+            else:
+                if self._begin(lease):
+                    self.loop.start(lease, self._finish_coroutine)
+                else:
+                    self.loop.give_up_room()
 
-        def begin() -> None:
-            self.tasks[lease] = task = loop.create_task(self.attempts.arun(lease))
-            task.add_done_callback(done)
+    def _begin(self, lease: Lease) -> bool:
+        """Say whether a row is still ours to run, and remember that it runs."""
+        self.inflight.running.add(lease)  # before it is asked whether we stop, so that one of the two sees the other
+        if lease.is_trusted and not self.stopping.is_set():
+            return True
+        self.inflight.running.discard(lease)
+        self.inflight.buffer.finished(lease)  # it waited too long, and somebody else may have it by now; or we stop
+        self.give_back([lease])
+        return False
 
-        def done(task: asyncio.Task[Verdict]) -> None:
-            self._coroutines.release()
-            self.tasks.pop(lease, None)
-            if not task.cancelled() and task.exception() is None:
-                self._finish(lease, task.result())
-            else:  # stopped because its time was up, which the watch has said
-                self.running.discard(lease)
-                self.buffer.finished(lease)
+    def _finish_coroutine(self, lease: Lease, verdict: Verdict | None) -> None:
+        if verdict is None:  # it was stopped
+            self.inflight.running.discard(lease)
+            self.inflight.buffer.finished(lease)
+        else:
+            self._finish(lease, verdict)
 
-        loop.call_soon_threadsafe(begin)
-
-    def cancel(self, task: asyncio.Task[Verdict]) -> None:
-        """Ask a coroutine to end. It is running until it has."""
-        assert self._loop is not None  # noqa: S101 - there is a task
-        self._loop.call_soon_threadsafe(task.cancel)
+    def _on_idle(self) -> None:
+        self.ways.quick.outbox.flush()
+        self.claiming.on_idle()
 
     def _finish(self, lease: Lease, verdict: Verdict | None) -> None:
-        self.running.discard(lease)
-        self.buffer.finished(lease)
+        self.inflight.running.discard(lease)
+        prefetch = self.claiming.prefetches[lease.lane]
+        if prefetch.mean is None or lease.seconds > QUICK or prefetch.mean > QUICK:
+            prefetch.ran(lease.seconds)
+        self.inflight.buffer.finished(lease)
         if lease.is_stopped:
             return  # its time was up, and that is what is written
         if verdict is None:  # written already, with what the handler did
-            self._let_go([lease])
-            self._wake_for(lease.lane)
+            self.inflight.let_go([lease])
+            self.claiming.look_again(lease.lane)
+        elif verdict.kind is not Kind.CONFLICT:
+            self.ways.post(verdict)
+        elif self.stopping.is_set():
+            self.give_back([lease])
         else:
-            self.outbox.add(verdict)
-
-    # Writing.
-
-    def _commit(self) -> None:
-        patience = Patience("committer", threading.Event())
-        again: list[tuple[float, Verdict]] = []
-        for using in {lane.using for lane in self.lanes}:
-            self._introduce(using, "committer")
-        while True:
-            verdicts = self.outbox.take(AGAIN_AFTER if again else 0.5)
-            now = time.monotonic()
-            verdicts += [verdict for at, verdict in again if at <= now]
-            again = [(at, verdict) for at, verdict in again if at > now]
-            if verdicts:
-                try:
-                    later = self.committer.commit(verdicts)
-                except (ConnectionLost, DatabaseError, InterfaceError) as error:
-                    later = [verdict for verdict in verdicts if verdict.lease in self.held and not verdict.is_told]
-                    self._let_go(verdict.lease for verdict in verdicts if verdict.is_told)
-                    patience.after(error)
-                else:
-                    patience.over()
-                again += [(now + AGAIN_AFTER, verdict) for verdict in later]
-                waiting = {id(verdict.lease) for verdict in later}
-                self._let_go(verdict.lease for verdict in verdicts if id(verdict.lease) not in waiting)
-                self._look_for_more(verdicts)
-            if not self.held and not self.outbox:
-                self._written.set()
-                if self.options.once:
-                    self._wake.set()
-
-    def _let_go(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            self.held.discard(lease)
-            if lease is self.suspect:
-                self.suspect = None
-                self._wake.set()
+            self.inflight.run_again(lease, verdict.delay or 0.0)
 
     def _look_for_more(self, verdicts: list[Verdict]) -> None:
         """Claim at once what became due by what was written."""
         for verdict in verdicts:
             if verdict.kind is Kind.SETTLED_ITSELF or (verdict.kind is Kind.MOVED and verdict.delay == 0):
-                self._wake_for(verdict.lease.lane)
+                self.claiming.look_again(verdict.lease.lane)
                 return
+        if self.options.once and not self.inflight.held:
+            self.inflight.wake.set()
 
-    def _wake_for(self, lane: Lane) -> None:
-        for other in self.lanes:
-            if other.bound is lane.bound:
-                self.appetites[other].exhausted = False
-        self._wake.set()
-
-    def _introduce(self, using: str, role: str) -> None:
-        try:
-            introduce(using, role)
-        except (DatabaseError, InterfaceError):
-            close_connections()  # the loop that follows knows how to wait
+    def tick(self) -> None:
+        """Do what is to be done now and then: run rows again whose atomic handler met somebody else, for one."""
+        self.give_back(self.inflight.run_those_due_again())
+        self.ways.tick()
 
     # Stopping.
 
@@ -298,32 +218,52 @@ class Runner:
             logger.info("Worker process %d is being replaced: %s.", os.getpid(), reason)
             self.stopping.set()
 
-    def stop(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def give_back(self, leases: Iterable[Lease], error: str = "") -> None:
+        """Release rows, but for those that another is known to have by now."""
+        for lease in leases:
+            if lease.is_lost:
+                self.inflight.let_go([lease])
+            else:
+                self.ways.post(Verdict(lease, Kind.RELEASED, error=error))
+
+    def stop(self, meanwhile: Callable[[], None] = lambda: None, is_hurried: Callable[[], bool] = lambda: True) -> None:
         """Claim no more, give back what has not started, wait for what has, and write it all.
 
-        What still runs after `stop_seconds` is given back too: its outcome will not be heard, and no crash is counted.
+        What still runs after `stop_seconds` is given back too: its outcome will not be heard, and no crash is counted. A
+        process that is only being replaced has no such limit: its handlers have their own.
 
         :param meanwhile: what to do again and again while waiting.
+        :param is_hurried: says whether there is a limit.
         """
         self.stopping.set()
-        self._wake.set()
-        for lease in self.buffer.close():
-            if lease.is_trusted:
-                self.outbox.add(Verdict(lease, Kind.RELEASED))
-            else:
-                self._let_go([lease])
-        deadline = time.monotonic() + self.options.stop_seconds
-        while time.monotonic() < deadline and any(not lease.is_stopped for lease in list(self.running)):
+        self.inflight.wake.set()
+        self.give_back(self.inflight.close())
+        hurried_at: float | None = None
+        while any(not lease.is_stopped for lease in list(self.inflight.running)):
+            if hurried_at is None and is_hurried():
+                hurried_at = time.monotonic()
+            if hurried_at is not None and time.monotonic() > hurried_at + self.options.stop_seconds:
+                break
             meanwhile()
             time.sleep(0.01)
-        for lease in list(self.running):
+        for lease in list(self.inflight.running):
             if not lease.is_stopped:
                 lease.stop()
-                text = "The worker stopped before the handler was done."
-                self.outbox.add(Verdict(lease, Kind.RELEASED, error=text))
-        self.outbox.flush()
-        deadline = max(deadline, time.monotonic() + LAST_WRITES)
-        while self.held and time.monotonic() < deadline:  # or the database has been away for too long
+                self.give_back([lease], "The worker stopped before the handler was done.")
+        self.ways.hurry()
+        begun = hurried_at if hurried_at is not None else time.monotonic()
+        until = max(begun + self.options.stop_seconds, time.monotonic() + LAST_WRITES)
+        while (self.inflight.held or not self.claiming.ended.is_set()) and time.monotonic() < until:
             meanwhile()
-            self._written.wait(0.02)
-            self._written.clear()
+            time.sleep(0.01)
+
+    def left_behind(self) -> str:
+        """Say which leases could not be given back; nothing if there are none."""
+        counts: dict[str, int] = {}
+        for lease in list(self.inflight.held):
+            counts[str(lease.lane)] = counts.get(str(lease.lane), 0) + 1
+        parts = [f"{number} of {machine}" for machine, number in counts.items()]
+        parts += [f"perhaps some of {lane}" for lane in self.claiming.unheard]
+        if not parts and not self.claiming.ended.is_set():
+            parts = ["perhaps some, of a claim that was not answered"]
+        return ", ".join(parts)

@@ -1,30 +1,100 @@
-"""Run statistics: counts of this process, added now and then to those of all others."""
+"""Run statistics: counts of this process, added now and then to those of all others.
+
+What is added is what was committed, once: a connection that breaks before the answer leaves it open whether the counts were
+added, and then the database is asked before they are sent again.
+"""
 
 from __future__ import annotations
 
 import datetime
 import logging
+import threading
+import time
 
-from django.db import DatabaseError, connections, router
+from django.db import DatabaseError, InterfaceError, connections, router, transaction
 from django.utils import timezone
 
 from statemachine_fields.conf import settings
 from statemachine_fields.db.leases import Tally, leases_for
-from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.backoff import Backoff
+from statemachine_fields.worker.connections import close_connections
+from statemachine_fields.worker.events import Counts, Events
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.outcomes import Kind
-
-logger = logging.getLogger("statemachine_fields.worker")
 
 #: Counts that have a column under another name.
 COLUMNS = {Kind.SETTLED_ITSELF: "moved"}
 
+WRITE_EVERY = 5.0
+DELETE_EVERY = 3600.0
 
-def write_statistics(events: Events) -> None:
-    """Add what was counted since the last time. What cannot be written is kept for the next."""
-    counts = events.take_counts()
-    if not counts:
-        return
+
+class StatisticsWriter:
+    """Writes the counts of a process when it is time to."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self._write_at = time.monotonic() + WRITE_EVERY
+        self._delete_at = time.monotonic()
+        self._backoff = Backoff(most=60.0, first=1.0)
+        #: Counts that were sent, and the transaction of which it is not known whether it was committed.
+        self._unheard: tuple[Counts, int] | None = None
+        self._lock = threading.Lock()
+
+    def tick(self) -> None:
+        """Write if it is time to. What cannot be written is kept for the next time."""
+        now = time.monotonic()
+        if not self._backoff.is_over or now < min(self._write_at, self._delete_at):
+            return
+        try:
+            if now >= self._write_at:
+                self.write()
+                self._write_at = now + WRITE_EVERY
+            if now >= self._delete_at:
+                delete_old_statistics()
+                self._delete_at = now + DELETE_EVERY
+        except (DatabaseError, InterfaceError) as error:
+            self._backoff.failed()
+            close_connections()
+            text = "Run statistics cannot be written now, and are kept: %s"
+            self.events.digest.log(("statistics", type(error)), logging.WARNING, text, str(error).strip())
+        else:
+            self._backoff.succeeded()
+
+    def write(self) -> None:
+        """Add what was counted since the last time. Whoever comes while another writes waits until that is done."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        connection = connections[router.db_for_write(RunStatistics)]
+        leases = leases_for(connection)
+        if self._unheard is not None:
+            counts, doubtful = self._unheard
+            was_committed = leases.was_committed(connection, doubtful)
+            if was_committed is None:
+                return
+            if not was_committed:
+                self.events.put_back(counts)
+            self._unheard = None
+        counts = self.events.take_counts()
+        if not counts:
+            return
+        sent: int | None = None
+        try:
+            with transaction.atomic(using=connection.alias):
+                number = leases.transaction_number(connection)
+                leases.add_up(connection, RunStatistics._meta.db_table, this_period(), _tallies(counts))
+                sent = number
+        except (DatabaseError, InterfaceError):
+            if sent is None:
+                self.events.put_back(counts)
+            else:  # it may be the answer to COMMIT that was lost
+                self._unheard = counts, sent
+            raise
+
+
+def _tallies(counts: Counts) -> list[Tally]:
     tallies = []
     for (machine, state), numbers in counts.items():
         summed: dict[str, float] = {}
@@ -32,12 +102,7 @@ def write_statistics(events: Events) -> None:
             column = COLUMNS.get(what, what)  # type: ignore[call-overload]
             summed[column] = summed.get(column, 0) + number
         tallies.append(Tally(machine, state, summed))
-    connection = connections[router.db_for_write(RunStatistics)]
-    try:
-        leases_for(connection).add_up(connection, RunStatistics._meta.db_table, this_period(), tallies)
-    except DatabaseError:
-        events.put_back(counts)
-        raise
+    return tallies
 
 
 def this_period() -> datetime.datetime:

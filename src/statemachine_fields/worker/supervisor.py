@@ -1,7 +1,8 @@
 """The parent of the worker processes: starts them, watches them, replaces them, and stops them. Has no connection.
 
 A process that dies is replaced at once, and the new one takes back what the old one held. A process that says nothing for
-too long, because something in it never lets go of the interpreter, is killed and replaced.
+too long, because something in it never lets go of the interpreter, is killed and replaced. Whether a process has died or
+ended in good order is what it says itself, not its exit code.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any
 
 from django.db import connections
 
+from statemachine_fields.worker.digest import Digest
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.process import DONE, RECYCLED, Report, run_process
+from statemachine_fields.worker.process import Orders, Report, run_process
 
 logger = logging.getLogger("statemachine_fields.worker")
+digest = Digest(logger)
 
 #: How long a process may say nothing.
 SILENCE = 30.0
@@ -35,6 +38,9 @@ STATUS_EVERY = 10.0
 TOO_YOUNG, LONGEST_WAIT, LONGEST_WAIT_OF_ROWS = 5.0, 30.0, 1.0
 #: A process that is to stop is told again after this long.
 TELL_AGAIN_AFTER = 1.0
+#: How many processes that are being replaced may take as long as their handlers do, for each that works. Then the oldest
+#: of them has to hurry.
+MOST_LINGERING = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -43,17 +49,45 @@ class Child:
 
     process: Any
     pipe: Connection
+    orders_pipe: Connection
+    #: The place among the processes that it has, with those that it replaces.
+    slot: int
     started_at: float
     heard_at: float
-    owner: str | None = None
-    total: dict[str, float] = field(default_factory=dict)
-    held: int = 0
-    running: int = 0
+    report: Report | None = None
     is_replaced: bool = False
+    is_killed: bool = False
+    orders: Orders = field(default_factory=Orders)
 
     @property
     def pid(self) -> int:
         return int(self.process.pid)
+
+    @property
+    def owner(self) -> str | None:
+        return None if self.report is None else self.report.owner
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it said itself that it has stopped in good order. Code of the user's can end a process with any code."""
+        return self.report is not None and self.report.ended
+
+    def give(self, orders: Orders) -> None:
+        """Tell it what it does not know yet."""
+        if orders != self.orders:
+            with contextlib.suppress(OSError):
+                self.orders_pipe.send(orders)
+            self.orders = orders
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A process that is to be started."""
+
+    at: float
+    slot: int
+    #: The name of a process that died, whose rows are to be taken back.
+    predecessor: str | None = None
 
 
 class Supervisor:
@@ -68,7 +102,8 @@ class Supervisor:
         self.signals = 0
         self.is_stopping = False
         self.deaths = 0
-        self.starts: list[tuple[float, str | None]] = []
+        self.starts: list[Start] = []
+        self.exit_code = 0
         self.status_at = self.liveness_at = self.told_at = 0.0
         self.watched_at = time.monotonic()
         self.last_total: tuple[float, float] = (time.monotonic(), 0.0)
@@ -77,20 +112,28 @@ class Supervisor:
         """Run until told to stop, or until nothing is left to do; return the exit code."""
         self._catch_signals()
         until = time.monotonic() + self.options.run_for if self.options.run_for else None
-        for number in range(self.options.processes):
-            self._start(None, is_first=number == 0)
+        for slot in range(self.options.processes):
+            self._start(Start(0.0, slot), is_first=slot == 0)
         while self.children or self.starts:
-            self._listen()
-            self._reap()
-            self._start_those_due()
-            self._watch()
-            self._show()
+            try:
+                self._listen()
+                self._reap()
+                self._start_those_due()
+                self._watch()
+                self._give_orders()
+                self._show()
+            except Exception:
+                # Without us nobody would stop the processes, nor replace them: so in good order, as long as we can.
+                logger.critical("The supervisor of the worker met an error.", exc_info=True)
+                self.exit_code = 1
+                if not self.is_stopping:
+                    self._stop("its supervisor met an error")
             if until is not None and time.monotonic() >= until:
                 until = None
                 self._stop(f"{self.options.run_for:g} seconds are over")
         self._liveness(ended=True)
         self._say()
-        return 0 if self.signals < 2 else 1
+        return self.exit_code if self.signals < 2 else 1
 
     def _catch_signals(self) -> None:
         def caught(number: int, frame: Any) -> None:
@@ -99,23 +142,36 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, caught)
 
-    def _start(self, predecessor: str | None, *, is_first: bool = False) -> None:
-        connections.close_all()
+    def _start(self, start: Start, *, is_first: bool = False) -> None:
+        self._close_connections()
         ours, theirs = self.context.Pipe(duplex=False)
+        theirs_to_hear, ours_to_tell = self.context.Pipe(duplex=False)
+        orders = Orders(self._running_in(start.slot))
         process = self.context.Process(  # type: ignore[attr-defined]  # of every kind of context
-            target=run_process, args=(self.options, theirs, predecessor, is_first)
+            target=run_process,
+            args=(self.options, theirs, theirs_to_hear, os.getpid(), start.predecessor, is_first, orders),
         )
         process.start()
         theirs.close()
+        theirs_to_hear.close()
         now = time.monotonic()
-        self.children.append(Child(process, ours, now, now))
+        self.children.append(Child(process, ours, ours_to_tell, start.slot, now, now, orders=orders))
+
+    def _close_connections(self) -> None:
+        """Leave no connection to the processes, which would share it: neither ours nor one of a pool."""
+        for connection in connections.all(initialized_only=True):
+            connection.close()
+        for connection in connections.all():
+            close_pool = getattr(connection, "close_pool", None)
+            if close_pool is not None:
+                close_pool()
 
     def _start_those_due(self) -> None:
         now = time.monotonic()
-        due = [predecessor for at, predecessor in self.starts if at <= now]
-        self.starts = [(at, predecessor) for at, predecessor in self.starts if at > now]
-        for predecessor in due:
-            self._start(predecessor)
+        due = [start for start in self.starts if start.at <= now]
+        self.starts = [start for start in self.starts if start.at > now]
+        for start in due:
+            self._start(start)
 
     def _listen(self) -> None:
         """Wait a moment for something to happen, and hear what the processes say."""
@@ -133,12 +189,31 @@ class Supervisor:
         with contextlib.suppress(EOFError, OSError):
             while child.pipe.poll():
                 report: Report = child.pipe.recv()
-                child.heard_at = time.monotonic()
-                child.owner, child.total = report.owner, report.total
-                child.held, child.running = report.held, report.running
+                child.report, child.heard_at = report, time.monotonic()
                 if report.recycling and not child.is_replaced and not self.is_stopping:
                     child.is_replaced = True
-                    self._start(None)
+                    self._start(Start(0.0, child.slot))
+
+    def _running_in(self, slot: int) -> dict[str, int]:
+        """Return how many rows of each queue run in processes that are being replaced."""
+        running: Counter[str] = Counter()
+        for child in self.children:
+            if child.slot == slot and child.is_replaced and child.report is not None:
+                running.update(child.report.running)
+        return dict(running)
+
+    def _give_orders(self) -> None:
+        """Let processes know what still runs in those that they take the place of, and end what takes too long."""
+        for slot in {child.slot for child in self.children}:
+            here = [child for child in self.children if child.slot == slot]
+            lingering = [child for child in here if child.is_replaced]
+            for child in lingering[: max(len(lingering) - MOST_LINGERING, 0)]:
+                child.give(Orders(hurry=True))
+            if self.options.queues:
+                running = self._running_in(slot)
+                for child in here:
+                    if not child.is_replaced:
+                        child.give(Orders(running))
 
     def _reap(self) -> None:
         for child in list(self.children):
@@ -146,25 +221,29 @@ class Supervisor:
                 continue
             self._hear(child)
             self.children.remove(child)
-            self.gone.update(child.total)
             code = child.process.exitcode
             child.pipe.close()
+            child.orders_pipe.close()
             child.process.close()
+            if child.report is not None:
+                self.gone.update(child.report.total)
+                if child.report.left and (self.is_stopping or not child.report.recycling):
+                    self.exit_code = 1
             self._replace(child, code)
 
     def _replace(self, child: Child, code: int) -> None:
-        if code == DONE:
-            if not self.is_stopping and not self.options.once:
-                self.starts.append((time.monotonic(), None))
-            return
-        if code == RECYCLED:
+        """Start another in the place of a process that has gone, unless there is one, or none is wanted."""
+        if child.has_ended:
             self.deaths = 0
-            if not child.is_replaced and not self.is_stopping:
-                self.starts.append((time.monotonic(), None))
+            is_wanted = not self.is_stopping and not child.is_replaced
+            if is_wanted and (child.report is None or child.report.recycling or not self.options.once):
+                self.starts.append(Start(time.monotonic(), child.slot))
             return
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self.is_stopping:
-            logger.warning("A worker process died of %s while it stopped. Its leases will run out.", cause)
+            if child.owner is not None:  # else it was told before it had begun
+                logger.warning("A worker process died of %s while it stopped. Its leases will run out.", cause)
+                self.exit_code = 1
             return
         young = time.monotonic() - child.started_at < TOO_YOUNG
         self.deaths = self.deaths + 1 if young else 0
@@ -172,8 +251,9 @@ class Supervisor:
         pause = min(0.5 * 2**self.deaths, longest) if self.deaths > 1 else 0.0
         when = f"in {pause:.0f} s" if pause else "at once"
         logger.error("A worker process (%s) died of %s. Another is started %s.", child.owner or "new", cause, when)
+        # Where there is another already, which knows nothing of the death, its rows are taken back when leases run out.
         if not child.is_replaced:
-            self.starts.append((time.monotonic() + pause, child.owner))
+            self.starts.append(Start(time.monotonic() + pause, child.slot, child.owner))
 
     def _watch(self) -> None:
         """Kill a process that has not been heard for too long: something in it never lets go of the interpreter."""
@@ -228,26 +308,30 @@ class Supervisor:
             return
         now = time.monotonic()
         path = Path(self.options.liveness_file)
-        if ended:
-            path.unlink(missing_ok=True)
-        elif self.children and all(now - child.heard_at < SILENCE / 2 for child in self.children):
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            fresh.write_text(f"{time.time():.0f}\n")
-            fresh.replace(path)
+        try:
+            if ended:
+                path.unlink(missing_ok=True)
+            elif self.children and all(now - child.heard_at < SILENCE / 2 for child in self.children):
+                fresh = path.with_name(f".{path.name}.{os.getpid()}")
+                fresh.write_text(f"{time.time():.0f}\n")
+                fresh.replace(path)
+        except OSError as error:  # whoever reads it will take us for dead, and be right to look
+            digest.log("liveness", logging.ERROR, "The liveness file cannot be written: %s", error)
 
     def _say(self) -> None:
         """Say in one line what was done, how fast, and what is in hand."""
+        reports = [child.report for child in self.children if child.report is not None]
         total: Counter[str] = Counter(self.gone)
-        for child in self.children:
-            total.update(child.total)
+        for report in reports:
+            total.update(report.total)
         now, moved = time.monotonic(), total["moved"] + total["settled_itself"]
         since, before = self.last_total
         rate = (moved - before) / max(now - since, 0.001)
         self.last_total = (now, moved)
         counts = [f"{moved:,.0f} moved", f"{rate:,.0f}/s"]
         counts += [f"{total[what]:,.0f} {what}" for what in SHOWN if total[what]]
-        running = sum(child.running for child in self.children)
-        held = sum(child.held for child in self.children)
+        running = sum(sum(report.running.values()) for report in reports)
+        held = sum(report.held for report in reports)
         processes = f"{len(self.children)} process{'' if len(self.children) == 1 else 'es'}"
         logger.info("%s", " · ".join([processes, *counts, f"{running:,} running, {held:,} held"]))
 

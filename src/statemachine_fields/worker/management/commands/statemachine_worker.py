@@ -50,6 +50,13 @@ class Command(BaseCommand):
             help="Handlers at once in each process that are async. Default: 100.",
         )
         parser.add_argument(
+            "--coroutine-connections",
+            type=at_least(1),
+            default=8,
+            metavar="N",
+            help="Threads in each process, with a connection each, in which async handlers use the ORM. Default: 8.",
+        )
+        parser.add_argument(
             "--queue",
             action="append",
             default=[],
@@ -96,11 +103,13 @@ class Command(BaseCommand):
             )
         self._refuse_what_the_database_cannot(lanes, options["processes"])
         set_up_logging(options["log_format"], options["verbosity"])
+        self._warn_of_small_pools(lanes, options["threads"], options["coroutine_connections"])
         worker = WorkerOptions(
             machines=tuple(str(machine) for machine in machines),
             processes=options["processes"],
             threads=options["threads"],
             coroutines=options["coroutines"],
+            coroutine_connections=options["coroutine_connections"],
             queues=queues,
             once=options["once"],
             run_for=options["run_for"],
@@ -113,6 +122,23 @@ class Command(BaseCommand):
         )
         if code := Supervisor(worker).run():
             sys.exit(code)
+
+    def _warn_of_small_pools(self, lanes: list[Any], threads: int, coroutine_connections: int) -> None:
+        """Say so if handlers may have to wait for a connection. What the worker itself uses is not from the pool."""
+        for using in {lane.using for lane in lanes}:
+            is_async = any(lane.is_async for lane in lanes)
+            wanted = threads + (coroutine_connections if is_async else 0)
+            size = pool_size(connections[using].settings_dict["OPTIONS"].get("pool"))
+            if size is not None and size < wanted:
+                logging.getLogger("statemachine_fields.worker").warning(
+                    "The pool of database %r has %d connections, and the handlers of a process may want %d. Those that get "
+                    "none within the pool's time-out fail. Set its max_size to %d, or use fewer --threads%s.",
+                    using,
+                    size,
+                    wanted,
+                    wanted,
+                    " and --coroutine-connections" if is_async else "",
+                )
 
     def _refuse_what_the_database_cannot(self, lanes: list[Any], processes: int) -> None:
         for using in {lane.using for lane in lanes}:
@@ -128,6 +154,16 @@ class Command(BaseCommand):
                     "worker with --processes 1 and more --threads, or move the models to PostgreSQL."
                 )
             connection.close()
+
+
+def pool_size(options: Any) -> int | None:
+    """Return how many connections Django's `pool` option gives a process; None without it."""
+    if not options:
+        return None
+    given = options if isinstance(options, dict) else {}
+    least = given.get("min_size", 4)  # psycopg_pool's own
+    most = given.get("max_size")
+    return int(least if most is None else most)
 
 
 def set_up_logging(format: str, verbosity: int) -> None:

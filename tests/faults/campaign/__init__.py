@@ -1,0 +1,1 @@
+"""All harm at once, for a while: `python -m tests.faults.campaign --help`."""

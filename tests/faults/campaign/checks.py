@@ -1,0 +1,185 @@
+"""What must hold when all harm is over. Everything is read from the database: a row says itself what was to become of it."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count, Q, Sum
+
+from lab.models import Deposit, Entry, Footprint, Guest, Luggage, Paper, Receipt
+from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.worker.models import RunStatistics
+from tests.faults.campaign.crew import SETTINGS
+from tests.faults.campaign.rows import CANCELLED, DONE, FAILED, HOPELESS, MODELS, RISKY, SCRIPTED, TERMINAL
+
+EXAMPLES = 3
+
+#: What a handler moves a row to. All else is done by people or by policy.
+BY_HANDLERS = ["DOING", DONE]
+
+#: Records of moves that a handler made itself.
+ITSELF = Q(metadata__by="itself")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An invariant that does not hold."""
+
+    code: str
+    text: str
+    #: A row to look for in the logs, as workers name it.
+    label: str = ""
+
+
+def labelled(model: Any, key: Any) -> str:
+    return f"{model._meta.label} pk={key!r}"
+
+
+def made_by_workers(model: Any) -> Any:
+    """Return the records of moves that handlers or workers made."""
+    return model.states.transition_model.objects.order_by().filter(Q(metadata__by__isnull=True) | ITSELF)
+
+
+def check_histories() -> Iterator[Broken]:
+    """I2, I4, I6: an unbroken chain that ends in the row's status, no number twice, nothing but declared moves."""
+    for model in MODELS:
+        for found in list(Verifier(model.states).findings())[:EXAMPLES]:
+            yield Broken(
+                "I2 history", f"{labelled(model, found.pk)} {found.code}: {found.what}", labelled(model, found.pk)
+            )
+        records = model.states.transition_model.objects.order_by()
+        twice = records.values("instance_id", "sequence").annotate(number=Count("pk")).filter(number__gt=1)
+        for each in twice[:EXAMPLES]:
+            yield Broken("I2 sequence", f"{model.__name__}: {each}")
+        for record in records.filter(Q(metadata__forced=True) | Q(from_status__in=TERMINAL))[:EXAMPLES]:
+            what = f"{record.from_status} → {record.to_status}"
+            yield Broken(
+                "I4 edge", f"{labelled(model, record.instance_id)}: {what}", labelled(model, record.instance_id)
+            )
+
+
+def check_calls() -> Iterator[Broken]:
+    """I1: one claim, one call."""
+    twice = Footprint.objects.values("machine", "key", "token").annotate(number=Count("pk")).filter(number__gt=1)
+    for each in twice.order_by("machine", "key")[:EXAMPLES]:
+        calls = list(
+            Footprint.objects.filter(machine=each["machine"], key=each["key"], token=each["token"]).values_list("pid")
+        )
+        text = f"token {each['token']} of {each['machine']} {each['key']} ran {each['number']} times, in {calls}"
+        yield Broken("I1 one call", text, f"lab.{each['machine']} pk={each['key']}")
+
+
+def check_effects() -> Iterator[Broken]:
+    """What handlers wrote is there: at least once for each move, exactly once if atomic, and what `Move(update=)` said."""
+    for model in SCRIPTED:
+        moves = counted(made_by_workers(model).filter(to_status__in=BY_HANDLERS), "instance_id", "from_status")
+        if model is Deposit:
+            effects = counted(Entry.objects.order_by(), "deposit_id", "state")
+        else:
+            effects = counted(Footprint.objects.filter(machine=model.__name__).order_by(), "key", "state")
+        wrong = [
+            (key, state, moves[key, state], effects[key, state])
+            for key, state in {**moves, **(effects if model is Deposit else {})}
+            if (
+                moves[key, state] != effects[key, state]
+                if model is Deposit
+                else moves[key, state] > effects[key, state]
+            )
+        ]
+        for key, state, made, effect in sorted(wrong)[:EXAMPLES]:
+            text = f"{model._meta.label} pk={key} left {state} {made} times, and its handler's writes are there {effect} times"
+            yield Broken("I1 effects", f"{text} ({len(wrong)} such rows)", f"{model._meta.label} pk={key}")
+        unwritten = model.objects.filter(Q(script="update") & ~Q(note="DOING") | Q(script="copy") & ~Q(note="copied"))
+        for row in unwritten.filter(status=DONE)[:EXAMPLES]:
+            text = f"{labelled(model, row.pk)} is done, but not updated: script {row.script!r}, note {row.note!r}"
+            yield Broken("I2 update", text, labelled(model, row.pk))
+    receipts = counted(Receipt.objects.filter(created=False).order_by(), "paper_id")
+    records = counted(Paper.states.transition_model.objects.order_by(), "instance_id")
+    for paper in [paper for paper in {**records, **receipts} if records[paper] != receipts[paper]][:EXAMPLES]:
+        text = f"lab.Paper pk={paper[0]}: {records[paper]} records, and its receiver wrote {receipts[paper]}"
+        yield Broken("I2 receivers", text, f"lab.Paper pk={paper[0]}")
+
+
+def counted(rows: Any, *names: str) -> Counter[tuple[str, ...]]:
+    """Count rows by columns, as texts."""
+    found = rows.values_list(*names).annotate(number=Count("pk"))
+    return Counter({tuple(map(str, values)): number for *values, number in found})
+
+
+def check_ends(*, may_be_given_up: bool) -> Iterator[Broken]:
+    """I3, I5: every row that can finish has, and those that cannot are given up or parked.
+
+    :param may_be_given_up: that workers may have died, or seemed to, often enough to be blamed on any row.
+    """
+    for model in SCRIPTED:
+        good = model.objects.exclude(script__in=RISKY)
+        lost = good.exclude(status__in=[DONE, CANCELLED])
+        if may_be_given_up:
+            lost = lost.exclude(status_crashes__gte=SETTINGS["MAX_CRASHES"], status_next_at=None)
+        yield from _ends("I3 unfinished", model, lost)
+        yield from _ends("I5 poison", model, model.objects.filter(script__in=HOPELESS, status=DONE))
+        free = Q(status_next_at=None, status_lease_owner="") | Q(status__in=[DONE, FAILED, CANCELLED])
+        yield from _ends("I5 poison", model, model.objects.filter(script__in=RISKY).exclude(free))
+    guests = Guest.objects.all()
+    yield from _ends("I3 unfinished", Guest, guests)
+    if Luggage.objects.exclude(guest__in=guests.values("pk")).exists():
+        yield Broken("I3 unfinished", "luggage of guests who are gone")
+
+
+def _ends(code: str, model: Any, rows: Any) -> Iterator[Broken]:
+    columns = ["status", "status_next_at", "status_failures", "status_crashes", "status_lease_owner", "status_error"]
+    if model is not Guest:
+        columns.insert(0, "script")
+    number = rows.count()
+    for row in rows.values("pk", *columns)[:EXAMPLES]:
+        key = row.pop("pk")
+        row["status_error"] = row["status_error"][:300]
+        yield Broken(code, f"{labelled(model, key)} (one of {number}): {row}", labelled(model, key))
+
+
+def given_up() -> int:
+    """Return how many harmless rows were given up for the deaths of workers."""
+    blamed = {"status_crashes__gte": SETTINGS["MAX_CRASHES"], "status_next_at": None}
+    return sum(
+        model.objects.exclude(script__in=RISKY).exclude(status__in=TERMINAL).filter(**blamed).count()
+        for model in SCRIPTED
+    )
+
+
+def check_leases(since: datetime.datetime) -> Iterator[Broken]:
+    """I8: nobody who lived when the stop began holds a row after it."""
+    for model in MODELS:
+        held = model.objects.filter(status_lease_expires_at__gte=since)
+        number = held.count()
+        for row in held.values("pk", "status", "status_lease_owner", "status_lease_expires_at")[:EXAMPLES]:
+            key = row.pop("pk")
+            yield Broken("I8 leases", f"{labelled(model, key)} (one of {number}): {row}", labelled(model, key))
+
+
+def check_statistics(elsewhere: Counter[tuple[str, str]], *, is_exact: bool) -> Iterator[Broken]:
+    """The statistics do not boast: no more moves than there are records, and as many unless a process was killed.
+
+    A handler whose worker has lost the row, or has stopped waiting for it, may still move the row itself: nobody counts that.
+
+    :param elsewhere: what one worker wrote to another database.
+    """
+    told = Counter(elsewhere)
+    for machine, state, moved in (
+        RunStatistics.objects.values_list("machine", "state").annotate(Sum("moved")).order_by()
+    ):
+        told[machine, state] += moved
+    for model in MODELS:
+        made = counted(made_by_workers(model), "from_status")
+        itself = counted(made_by_workers(model).filter(ITSELF), "from_status")
+        for state in model.states.graph.states:
+            true, claimed = made[(state,)], told[str(model.states), state]
+            if claimed > true:
+                text = f"{model.states} {state}: {claimed} moved by the statistics, {true} by the records"
+                yield Broken("statistics above", text)
+            elif claimed < true - itself[(state,)] and is_exact:
+                text = f"{model.states} {state}: {claimed} moved by the statistics, {true} by the records, nobody was killed"
+                yield Broken("statistics below", text)

@@ -1,0 +1,188 @@
+"""Each outcome is written by the thread it belongs to, and tried again until it is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import connections
+
+from lab.models import Lot, Ticking
+from statemachine_fields.worker import committing as module
+from statemachine_fields.worker.buffer import Buffer
+from statemachine_fields.worker.commit import ConnectionLost
+from statemachine_fields.worker.committing import CommitLoop, Reconnect, Ways
+from statemachine_fields.worker.connections import OwnConnections
+from statemachine_fields.worker.inflight import InFlight
+from statemachine_fields.worker.outcomes import Kind, Verdict
+from tests.worker.rows import claim_one, columns_of, elsewhere, lane_of, lease_on, locked, not_mariadb, only_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
+
+
+class Enough(Exception):
+    """Ends a loop that has no end."""
+
+
+@pytest.fixture
+def lots():
+    return lane_of(Lot)
+
+
+@pytest.fixture
+def inflight(lots):
+    return InFlight(Buffer([lots], {}))
+
+
+@pytest.fixture
+def make(committer, inflight):
+    return lambda role="committer": CommitLoop(role, committer, inflight, OwnConnections(60), ["default"], 100)
+
+
+@pytest.fixture
+def loop(make):
+    return make()
+
+
+def run_until(loop, is_enough):
+    """Run a loop in a thread of its own until nothing more is to be done."""
+    until = time.monotonic() + 20
+
+    def stop():
+        if is_enough() or time.monotonic() > until:
+            raise Enough
+
+    def program():
+        connections["default"].close()
+        with pytest.raises(Enough):
+            loop.run()
+
+    loop.on_idle = stop
+    elsewhere(program)
+
+
+class TestWays:
+    @pytest.fixture
+    def ways(self, make, lots):
+        loops = [make(role) for role in ("quick", "slow", "deleting")]
+        return Ways(*loops, lanes=[lots, lane_of(Ticking)])
+
+    @pytest.mark.parametrize(
+        ("kind", "facts", "role"),
+        [
+            (Kind.MOVED, {"to_status": "SOLD"}, "quick"),
+            (Kind.MOVED, {"to_status": "SOLD", "update": {"amount": 7}}, "slow"),
+            (Kind.WAITED, {}, "quick"),
+            (Kind.FAILED, {}, "quick"),
+            (Kind.RELEASED, {}, "quick"),
+            (Kind.DELETED, {}, "deleting"),
+        ],
+    )
+    def test_part_what_is_quick_from_what_may_take_long(self, kind, facts, role, ways, lots):
+        ways.post(Verdict(lease_on(lots), kind, **facts))
+        loops = (ways.quick, ways.slow, ways.deleting)
+        assert [loop.role for loop in loops if len(loop)] == [role]
+
+    def test_keep_moves_that_run_code_of_the_project_apart(self, make):
+        ticking = lane_of(Ticking)
+        ways = Ways(make("quick"), make("slow"), make("deleting"), lanes=[ticking])
+        ways.post(Verdict(lease_on(ticking), Kind.MOVED, to_status="STALE"))
+        ways.post(Verdict(lease_on(ticking), Kind.WAITED))
+        assert (len(ways.slow), len(ways.quick)) == (1, 1)
+
+    def test_ask_again_which_those_are(self, ways, lots, monkeypatch):
+        monkeypatch.setattr(module, "needs_each_row", lambda bound: True)
+        ways.tick()
+        ways.post(Verdict(lease_on(lots), Kind.MOVED, to_status="SOLD"))
+        assert len(ways.slow) == 0
+        ways._asked_at -= module.ASK_AGAIN_AFTER + 1
+        ways.tick()
+        ways.post(Verdict(lease_on(lots), Kind.MOVED, to_status="SOLD"))
+        assert len(ways.slow) == 1
+
+
+@only_postgresql
+class TestLoop:
+    @pytest.fixture
+    def verdict(self, lots, inflight):
+        Lot.objects.create()
+        lease = claim_one(lots)
+        inflight.took([lease])
+        return Verdict(lease, Kind.MOVED, to_status="SOLD")
+
+    def test_writes_and_lets_go(self, loop, verdict, inflight):
+        told = []
+        loop.on_written = told.extend
+        loop.outbox.add(verdict)
+        run_until(loop, lambda: not inflight.held)
+        assert (columns_of(verdict.lease.instance).status, told) == ("SOLD", [verdict])
+
+    def test_tries_again_what_is_locked_and_keeps_it_in_hand_until_then(self, loop, verdict, inflight):
+        lock = locked(verdict.lease.instance)
+        lock.__enter__()
+        held = []
+
+        def is_enough():
+            if verdict.tries == 1 and not held:
+                held.append(set(inflight.held))
+                lock.__exit__(None, None, None)
+            return not inflight.held
+
+        loop.outbox.add(verdict)
+        run_until(loop, is_enough)
+        assert held == [{verdict.lease}]
+        assert (columns_of(verdict.lease.instance).status, len(loop)) == ("SOLD", 0)
+
+    def test_sends_again_what_was_not_answered(self, loop, verdict, inflight, committer, monkeypatch, caplog):
+        real, calls = committer.write_group, []
+
+        def break_once(*args):
+            calls.append(args)
+            if len(calls) == 1:
+                raise ConnectionLost("server closed the connection unexpectedly")
+            return real(*args)
+
+        monkeypatch.setattr(committer, "write_group", break_once)
+        loop.outbox.add(verdict)
+        with caplog.at_level("INFO"):
+            run_until(loop, lambda: not inflight.held)
+        assert columns_of(verdict.lease.instance).status == "SOLD"
+        assert "The committer has no database and tries again (default)" in caplog.text
+        assert "The committer has its database again (default)." in caplog.text
+
+    def test_does_not_ask_a_database_that_is_away_for_every_row(self, loop, verdict, committer, monkeypatch):
+        calls = []
+
+        def away(*args):
+            calls.append(args)
+            raise ConnectionLost("away")
+
+        monkeypatch.setattr(committer, "write_group", away)
+        loop.outbox.add(verdict)
+        ends = time.monotonic() + 0.5
+        run_until(loop, lambda: time.monotonic() > ends)
+        assert 1 < len(calls) < 8
+        assert len(loop) == 1
+
+    def test_waits_but_a_moment_when_the_process_ends(self, loop, verdict):
+        verdict.again_at = time.monotonic() + 60
+        loop._later = [verdict]
+        assert loop._due_again() == []
+        loop.is_ending = True
+        assert loop._due_again() == [verdict]
+
+
+class TestReconnect:
+    def test_says_once_that_the_database_is_away_and_once_that_it_is_back(self, events, caplog):
+        reconnect = Reconnect("claimer", "default", events.digest)
+        with caplog.at_level("INFO"):
+            reconnect.found()
+            for _ in range(3):
+                reconnect.lost(ConnectionLost("away"))
+            assert not reconnect.is_over
+            reconnect.found()
+            reconnect.found()
+        assert [message[:30] for message in caplog.messages] == [
+            "The claimer has no database an",
+            "The claimer has its database a",
+        ]

@@ -1,0 +1,83 @@
+"""What a process has in hand, from the claim of a row to the write of its outcome."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.models import Chore, Lot, Ping
+from statemachine_fields.worker import inflight as module
+from statemachine_fields.worker.buffer import Buffer
+from statemachine_fields.worker.inflight import InFlight
+from tests.worker.rows import Clock, lane_of, lease_on
+
+
+@pytest.fixture
+def chores():
+    return lane_of(Chore)
+
+
+@pytest.fixture
+def inflight(chores):
+    return InFlight(Buffer([chores], {}))
+
+
+def test_a_process_is_done_when_nothing_waits_runs_or_is_to_be_written(inflight, chores):
+    lease = lease_on(chores)
+    assert inflight.is_empty()
+    inflight.buffer.put(chores, [lease])
+    assert not inflight.is_empty()
+    inflight.took([lease])
+    assert inflight.buffer.take() is lease
+    assert not inflight.is_empty()
+    inflight.let_go([lease])
+    assert inflight.is_empty()
+
+
+def test_the_claimer_looks_for_more_suspects_when_one_is_done_with(inflight, chores):
+    suspect, other = lease_on(chores), lease_on(chores, 2)
+    inflight.took([suspect, other])
+    inflight.suspects.add(suspect)
+    inflight.let_go([other])
+    assert not inflight.wake.is_set()
+    inflight.let_go([suspect])
+    assert (inflight.wake.is_set(), inflight.suspects, inflight.held) == (True, set(), set())
+
+
+def test_a_row_is_run_again_after_a_while(inflight, chores, monkeypatch):
+    clock = Clock(monkeypatch, module)
+    lease = lease_on(chores)
+    inflight.run_again(lease, 1.0)
+    assert (inflight.run_those_due_again(), inflight.buffer.is_empty()) == ([], True)
+    clock.pass_by(1.0)
+    assert inflight.run_those_due_again() == []
+    assert inflight.buffer.take() is lease
+    assert (inflight.run_those_due_again(), inflight.buffer.is_empty()) == ([], True)
+
+
+def test_a_row_that_is_to_be_run_again_too_late_is_returned(inflight, chores):
+    lease = lease_on(chores)
+    inflight.buffer.close()
+    inflight.run_again(lease, 0.0)
+    assert inflight.run_those_due_again() == [lease]
+
+
+def test_what_has_not_started_is_returned_at_the_end(inflight, chores):
+    waiting, again = lease_on(chores), lease_on(chores, 2)
+    inflight.buffer.put(chores, [waiting])
+    inflight.run_again(again, 60.0)
+    assert inflight.close() == [waiting, again]
+    assert inflight.close() == []
+
+
+def test_handlers_whose_time_was_up_are_not_counted_against_a_queue(inflight, chores):
+    pings = lane_of(Ping)
+    stopped = lease_on(chores)
+    stopped.stop()
+    inflight.running.update([stopped, lease_on(chores, 2), lease_on(chores, 3), lease_on(pings)])
+    assert inflight.running_by_queue() == {"chores": 2, "network": 1}
+
+
+def test_rows_of_one_machine_are_told_from_those_of_another(inflight, chores):
+    ours, theirs = lease_on(chores), lease_on(lane_of(Lot))
+    inflight.took([ours, theirs])
+    assert inflight.of_machine(lane_of(Chore)) == [ours]

@@ -1,0 +1,140 @@
+"""What was counted is written once, also if nobody answers that it was."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from django.db import OperationalError, connection
+from django.utils import timezone
+
+from statemachine_fields.worker import statistics as module
+from statemachine_fields.worker.models import RunStatistics
+from statemachine_fields.worker.outcomes import Kind
+from statemachine_fields.worker.statistics import StatisticsWriter, this_period
+from tests.worker.rows import not_mariadb, only_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
+
+
+@pytest.fixture
+def writer(events):
+    return StatisticsWriter(events)
+
+
+def written():
+    return {(row.machine, row.state): row.moved for row in RunStatistics.objects.all()}
+
+
+def count(events, number=1):
+    events.count("a.A", "NEW", Kind.MOVED, number)
+
+
+@pytest.fixture
+def lose_the_answer(monkeypatch):
+    """Let the next COMMIT be done, or not, and its answer be lost."""
+
+    def install(*, is_committed):
+        real = connection._commit
+
+        def commit():
+            monkeypatch.undo()
+            if is_committed:
+                real()
+            else:
+                connection._rollback()
+            raise OperationalError("server closed the connection unexpectedly")
+
+        monkeypatch.setattr(connection._connections[connection._alias], "_commit", commit)
+
+    return install
+
+
+def test_counts_are_added_to_those_of_others(writer, events):
+    for _ in range(2):
+        count(events, 2)
+        events.count("a.A", "NEW", Kind.SETTLED_ITSELF, 1)
+        writer.write()
+    assert written() == {("a.A", "NEW"): 6}
+
+
+def test_nothing_is_written_where_nothing_was_counted(writer, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        writer.write()
+
+
+@only_postgresql
+@pytest.mark.parametrize("is_committed", [True, False], ids=["heard", "not heard"])
+def test_counts_are_written_once_if_the_answer_is_lost(is_committed, writer, events, lose_the_answer):
+    count(events)
+    lose_the_answer(is_committed=is_committed)
+    with pytest.raises(OperationalError):
+        writer.write()
+    count(events, 10)
+    writer.write()
+    writer.write()
+    assert written() == {("a.A", "NEW"): 11}
+
+
+@only_postgresql
+def test_counts_whose_transaction_has_not_ended_are_waited_for(writer, events, lose_the_answer, monkeypatch):
+    count(events)
+    lose_the_answer(is_committed=True)
+    with pytest.raises(OperationalError):
+        writer.write()
+    count(events, 10)
+    leases = module.leases_for(connection)
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "was_committed", lambda *args: None)
+        writer.write()
+        assert written() == {("a.A", "NEW"): 1}
+    writer.write()
+    assert written() == {("a.A", "NEW"): 11}
+
+
+def test_counts_that_could_not_be_sent_are_kept(writer, events, monkeypatch):
+    count(events)
+    leases = module.leases_for(connection)
+
+    def fail(*args):
+        raise OperationalError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "add_up", fail)
+        with pytest.raises(OperationalError):
+            writer.write()
+    writer.write()
+    assert written() == {("a.A", "NEW"): 1}
+
+
+def test_a_failure_is_told_and_tried_again_later(writer, events, monkeypatch, caplog):
+    count(events)
+    leases = module.leases_for(connection)
+
+    def fail(*args):
+        raise OperationalError("no")
+
+    writer._write_at = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "add_up", fail)
+        writer.tick()
+    assert "Run statistics cannot be written now, and are kept: no" in caplog.text
+    writer.tick()
+    assert written() == {}
+    writer._backoff.until = 0.0
+    writer.tick()
+    assert written() == {("a.A", "NEW"): 1}
+
+
+def test_old_periods_are_deleted(writer, settings):
+    settings.STATEMACHINE_FIELDS = {"STATISTICS_DAYS": 3}
+    for days in (2, 4):
+        RunStatistics.objects.create(machine="a.A", state=f"{days}", period=timezone.now() - datetime.timedelta(days))
+    writer.tick()
+    assert [row.state for row in RunStatistics.objects.all()] == ["2"]
+
+
+def test_a_period_is_an_hour():
+    period = this_period()
+    assert (period.minute, period.second, period.microsecond) == (0, 0, 0)
+    assert 0 <= (timezone.now() - period).total_seconds() < 3601
