@@ -1,6 +1,7 @@
 """Measure how fast, how steadily and how quietly a worker serves rows, against its peers, on a PostgreSQL of its own.
 
     python benchmarks/drain.py [drain|claim|tenths|idle|all] [--repetitions 7] [--minutes 8] [--quick]
+    python benchmarks/drain.py before --against DIR
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -37,6 +38,9 @@ from run import CELL_SECONDS, rotated, say  # noqa: E402
 from tests import database_url, postgres  # noqa: E402
 
 ORDER = ("drain", "claim", "tenths", "idle")
+
+#: What is measured only if there is something to measure it against.
+BEFORE = "before"
 
 #: By the name of a contender.
 GOALS = {"pgqueuer": Goal(1.4), "procrastinate": Goal(25), "django-tasks-db": Goal(25)}
@@ -119,6 +123,14 @@ class Database(databases.Database):
         self.run(f"CREATE DATABASE {name} TEMPLATE {place['NAME']}")
         return Database(database_url.build({**place, "NAME": name}))
 
+    def beside(self, name: str, variables: dict[str, str]) -> Database:
+        """Return an empty database with the tables that another commit's code makes."""
+        self.run(f"CREATE DATABASE {name}")
+        made = Database(database_url.build({**database_url.parse(self.url), "NAME": name}))
+        command = [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity", "0"]
+        subprocess.run(command, check=True, env={**os.environ, **made.environment, **variables})
+        return made
+
     def query(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, params).fetchall()
 
@@ -180,8 +192,11 @@ class Drained:
 class Run:
     """One call of the command."""
 
-    def __init__(self, database: Database, size: Size, repetitions: int, minutes: float) -> None:
+    def __init__(
+        self, database: Database, size: Size, repetitions: int, minutes: float, against: Path | None = None
+    ) -> None:
         self.database = database
+        self.against = against
         self.size = size
         self.repetitions = repetitions
         self.minutes = minutes
@@ -203,6 +218,23 @@ class Run:
         for line, contender in zip(lines, self.contenders, strict=True):
             if contender.windowed and any(cell.units < self.size.jobs for cell in line.cells):
                 line.name += f", over {self.size.window:g} s"
+        return Ratios(f"Draining {self.size.jobs:,} jobs, 1 process", "jobs", lines).markdown()
+
+    def before(self) -> str:
+        """The worker as it is, and as it was at an earlier commit."""
+        assert self.against is not None  # noqa: S101
+        source = {"PYTHONPATH": os.pathsep.join([str(self.against / "src"), str(HERE.parent), str(HERE)])}
+        earlier = self.database.beside("earlier", source)
+        lines = [Line("ours"), Line("ours, earlier", Goal(0.95))]
+        places: list[tuple[Database, dict[str, str]]] = [(self.database, {}), (earlier, source)]
+
+        def cells(repetition: int) -> None:
+            for position in rotated(lines, repetition):
+                database, variables = places[position]
+                drained = self._drain(drain_contenders.OURS, self.size.jobs, CELL_SECONDS, database, variables)
+                lines[position].cells.append(drained.cell(CELL_SECONDS, self.size.jobs))
+
+        self._repeat(cells)
         return Ratios(f"Draining {self.size.jobs:,} jobs, 1 process", "jobs", lines).markdown()
 
     def claim(self) -> str:
@@ -287,14 +319,22 @@ class Run:
         self.done = 1
         return "\n".join(rows)
 
-    def _drain(self, contender: Contender, jobs: int, window: float) -> Drained:
+    def _drain(
+        self,
+        contender: Contender,
+        jobs: int,
+        window: float,
+        database: Database | None = None,
+        more: dict[str, str] | None = None,
+    ) -> Drained:
         """Run one contender in a process of its own. Raise unless it did all that it was to do, and nothing else."""
-        self.database.prepare(contender, jobs)
+        database = database or self.database
+        database.prepare(contender, jobs)
         with witnessed(jobs) as (notes, variables):
-            told = self._tell(self.database, "drain", contender, window, variables=variables)
+            told = self._tell(database, "drain", contender, window, variables={**variables, **(more or {})})
             began = min(map(float, notes.read_text().split()))
-        completed, in_window, ended = self.database.query(COMMITS.format(done=contender.done), end=began + window)[0]
-        wrong, left = self.database.ask(contender.wrong), self.database.ask(contender.left)
+        completed, in_window, ended = database.query(COMMITS.format(done=contender.done), end=began + window)[0]
+        wrong, left = database.ask(contender.wrong), database.ask(contender.left)
         if wrong or completed + left != jobs or (left and not contender.windowed):
             raise AssertionError(f"{contender.name}: {completed} of {jobs} jobs done, {left} left, {wrong} wrong.")
         return Drained(began, completed, in_window, ended, told["cpu"])
@@ -392,13 +432,17 @@ def start() -> Database:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the worker against its peers.")
-    parser.add_argument("section", nargs="?", default="all", choices=[*ORDER, "all"])
+    parser.add_argument("section", nargs="?", default="all", choices=[*ORDER, BEFORE, "all"])
+    parser.add_argument("--against", type=Path, metavar="DIR", help="for `before`: a checkout of an earlier commit")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="try it out: small cells, two repetitions, nothing kept")
     parser.add_argument("--minutes", type=float, default=8, help="begin no repetition of a section after this long")
     options = parser.parse_args()
+    if (options.section == BEFORE) != (options.against is not None):
+        parser.error("`before` and --against go together")
     database = start()
-    run = Run(database, Size(options.quick), 2 if options.quick else options.repetitions, options.minutes)
+    repetitions = 2 if options.quick else options.repetitions
+    run = Run(database, Size(options.quick), repetitions, options.minutes, options.against)
     sections = {}
     for name in ORDER if options.section == "all" else [options.section]:
         say(f"{name}: {getattr(Run, name).__doc__}")
@@ -411,7 +455,7 @@ def main() -> None:
         sections[name] = f"{facts}\n\n{body}"
         say(f"\n{sections[name]}\n")
     if not options.quick:
-        write(HERE / "results-drain.md", sections, ORDER, "drain.py")
+        write(HERE / "results-drain.md", sections, (*ORDER, BEFORE), "drain.py")
 
 
 if __name__ == "__main__":
