@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -193,11 +194,18 @@ def _write_last_statistics(runner: Runner) -> None:
 
     def write() -> None:
         runner.own.use([router.db_for_write(RunStatistics)], "statistics")
-        try:
-            runner.statistics.write()
-        except (DatabaseError, InterfaceError) as error:
-            logger.warning("The last run statistics of process %d could not be written: %s", os.getpid(), error)
+        until = time.monotonic() + LAST_WORDS / 2
+        while True:
+            try:
+                return runner.statistics.write()
+            except (DatabaseError, InterfaceError) as error:
+                if time.monotonic() > until:
+                    text = "The last run statistics of process %d could not be written: %s"
+                    return logger.warning(text, os.getpid(), error)
+                close_connections()
+                time.sleep(0.05)  # another process may have been in the way, which ends at the same time
 
+    from statemachine_fields.worker.connections import close_connections
     from statemachine_fields.worker.models import RunStatistics
 
     writing = threading.Thread(target=write, daemon=True)
