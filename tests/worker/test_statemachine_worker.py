@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from django.db import connection
 
 from lab.models import ByWorker, Chore, Payment, Ping, Run, Ticking
 from statemachine_fields.worker.lanes import lanes_of
-from statemachine_fields.worker.management.commands.statemachine_worker import Command, pool_size
+from statemachine_fields.worker.management.commands.statemachine_worker import Command, pool_size, room_in_pools
 from statemachine_fields.worker.models import RunStatistics
 from tests import database_url
 from tests.settings import SMF_DB
@@ -256,6 +257,16 @@ def test_the_size_of_a_pool_is_read_as_psycopg_reads_it(options, size):
 @pytest.mark.parametrize(("pool", "warns"), [(True, True), ({"max_size": 12}, False), (None, False)])
 def test_a_pool_that_is_too_small_for_the_handlers_is_told_of(pool, warns, monkeypatch, caplog):
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
+    lanes = lanes_of([Ping.states, Chore.states])
     with caplog.at_level(logging.WARNING, logger="statemachine_fields.worker"):
-        Command()._warn_of_small_pools(lanes_of([Ping.states]), threads=4, coroutine_connections=8)
+        Command()._warn_of_small_pools(lanes, threads=4, coroutine_connections=8)
     assert ("max_size to 12" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    ("pool", "models", "room"),
+    [(None, [Ping, Chore], math.inf), (True, [Ping], 4), (True, [Ping, Chore], 1), ({"max_size": 9}, [Ping, Chore], 5)],
+)
+def test_coroutines_take_no_more_of_a_pool_than_threads_leave(pool, models, room, monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
+    assert room_in_pools(lanes_of([model.states for model in models]), threads=4) == room

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 from argparse import ArgumentTypeError
@@ -103,13 +104,14 @@ class Command(BaseCommand):
             )
         self._refuse_what_the_database_cannot(lanes, options["processes"])
         set_up_logging(options["log_format"], options["verbosity"])
-        self._warn_of_small_pools(lanes, options["threads"], options["coroutine_connections"])
+        coroutine_connections = int(min(options["coroutine_connections"], room_in_pools(lanes, options["threads"])))
+        self._warn_of_small_pools(lanes, options["threads"], coroutine_connections)
         worker = WorkerOptions(
             machines=tuple(str(machine) for machine in machines),
             processes=options["processes"],
             threads=options["threads"],
             coroutines=options["coroutines"],
-            coroutine_connections=options["coroutine_connections"],
+            coroutine_connections=coroutine_connections,
             queues=queues,
             once=options["once"],
             run_for=options["run_for"],
@@ -126,8 +128,10 @@ class Command(BaseCommand):
     def _warn_of_small_pools(self, lanes: list[Any], threads: int, coroutine_connections: int) -> None:
         """Say so if handlers may have to wait for a connection. What the worker itself uses is not from the pool."""
         for using in {lane.using for lane in lanes}:
-            is_async = any(lane.is_async for lane in lanes)
-            wanted = threads + (coroutine_connections if is_async else 0)
+            handlers = [clock.handler for lane in lanes for clock in lane.clocks.values() if clock.handler is not None]
+            is_async = any(handler.is_async for handler in handlers)
+            wanted = coroutine_connections if is_async else 0
+            wanted += threads if any(not handler.is_async for handler in handlers) else 0
             size = pool_size(connections[using].settings_dict["OPTIONS"].get("pool"))
             if size is not None and size < wanted:
                 logging.getLogger("statemachine_fields.worker").warning(
@@ -154,6 +158,14 @@ class Command(BaseCommand):
                     "worker with --processes 1 and more --threads, or move the models to PostgreSQL."
                 )
             connection.close()
+
+
+def room_in_pools(lanes: list[Any], threads: int) -> float:
+    """Return how many connections coroutines can have beside the threads that run handlers, at least one."""
+    sizes = [pool_size(connections[lane.using].settings_dict["OPTIONS"].get("pool")) for lane in lanes]
+    handlers = [clock.handler for lane in lanes for clock in lane.clocks.values() if clock.handler is not None]
+    taken = threads if any(not handler.is_async for handler in handlers) else 0
+    return min((max(size - taken, 1) for size in sizes if size is not None), default=math.inf)
 
 
 def pool_size(options: Any) -> int | None:
