@@ -162,7 +162,7 @@ def test_a_row_that_a_newer_release_moves_on_meanwhile_is_left_alone(start_worke
 def test_a_row_that_is_deleted_while_it_is_held_stays_deleted(start_worker, when):
     """#18, #31: the outcome is dropped, and nothing comes back. I2, I4: no row, no record."""
     point = {"waiting": "claim.after", "running": "handler.after"}[when]
-    worker = start_worker(pause={point: 1})
+    worker = start_worker("--threads", "1", pause={point: 1})  # so that it is the first row that is held
     first, *others = create_chores(5, script=lambda _: {"marks": True})
     worker.paused_at(point)
     Chore.objects.filter(pk=first).delete()
