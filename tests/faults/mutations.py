@@ -551,7 +551,7 @@ MUTATIONS = [
     Mutation(
         "processes share a pool",
         "worker/supervisor.py",
-        "                connection.close_pool()\n",
+        "                close_pool()\n",
         "                pass\n",
         (SUPERVISOR,),
     ),
