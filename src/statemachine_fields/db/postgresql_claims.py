@@ -17,7 +17,7 @@ PLAIN = (int, float, uuid.UUID)
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
 # behind 200,000 rows of another would take as long as it takes to pass those. NO KEY lets foreign-key checks pass beside
-# us. What a worker left behind, or may have died of, is passed by: see SUSPECTS. CASE keeps the planner from guessing that
+# us. What a worker left behind, or may have died of, is passed by: see SUSPECTS. CASE mostly keeps the planner from guessing that
 # such rows are few, as it does of a table that was not analyzed, and from reading all that are due in order to sort them.
 DUE = """
         SELECT found.key FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
