@@ -19,6 +19,7 @@ from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
 from statemachine_fields.machine.forms import what_is_wrong
+from statemachine_fields.machine.guards import guards_never_asked
 from statemachine_fields.worker_checks import check_timed, handlers_never_called, worker_not_installed
 
 
@@ -52,6 +53,7 @@ def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
     yield from same_but_for_case(bound)
     yield from same_label(bound)
     yield from wrong_forms(bound)
+    yield from guards_in_vain(bound)
     yield from check_timed(bound)
 
 
@@ -138,6 +140,17 @@ def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
             hint="Give each its own label, or people cannot tell them apart.",
             obj=bound.model,
             id="statemachine_fields.W004",
+        )
+
+
+def guards_in_vain(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+    for guard, why in guards_never_asked(bound):
+        yield checks.Warning(
+            f"The guard {guard}() of {bound.accessor!r} is never asked: {why}.",
+            hint="Put @states.guard() above other decorators, in the class that has the machine's columns or a base of it, and "
+            "name states that rows can move to. Or remove the guard.",
+            obj=bound.model,
+            id="statemachine_fields.W005",
         )
 
 

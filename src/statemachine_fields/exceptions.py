@@ -109,9 +109,14 @@ class ConcurrentTransition(StateMachineError):
                 f"{self.label} was not moved to {self.to_status!r}: the database found a conflict with another "
                 "transaction. Repeat the whole transaction."
             )
-        expected = f"at sequence {self.expected}" if isinstance(self.expected, int) else f"in {self.expected!r}"
+        if self.expected is None:
+            why = "it was moved while this move was being made,"
+        elif isinstance(self.expected, int):
+            why = f"it was expected at sequence {self.expected}"
+        else:
+            why = f"it was expected in {self.expected!r}"
         return (
-            f"{self.label} was not moved to {self.to_status!r}: it was expected {expected} and is in {self.status!r} at "
+            f"{self.label} was not moved to {self.to_status!r}: {why} and is in {self.status!r} at "
             f"sequence {self.sequence}. Reload the row and decide again."
         )
 

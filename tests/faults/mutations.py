@@ -37,6 +37,7 @@ BUFFER = "tests/worker/test_buffer.py"
 RUNNER = "tests/worker/test_runner.py"
 SUPERVISOR = "tests/worker/test_supervisor.py"
 ATTEMPT = "tests/worker/test_attempt.py"
+SETTLING = "tests/machine/test_settling.py"
 
 HOLDS = "t.{key} = ANY(ARRAY(SELECT key FROM locked)) AND said.key = t.{key}"
 
@@ -55,6 +56,41 @@ class Mutation:
 
 
 MUTATIONS = [
+    Mutation(
+        "a move by save() that does not ask the row",
+        "machine/transition.py",
+        "if not pending.has_reached_row(self.bound, self.using):",
+        "if not pending.was_saved:",
+        (SETTLING,),
+    ),
+    Mutation(
+        "a row that has moved on counts as one that was there",
+        "machine/settling.py",
+        "return bool(left.first() == self.status)",
+        "return True",
+        (SETTLING,),
+    ),
+    Mutation(
+        "a pending status for whichever row is saved",
+        "db/columns.py",
+        " AND {record}.{quote('instance_id')} = {key}",
+        "",
+        (SETTLING,),
+    ),
+    Mutation(
+        "expressions left to save()",
+        "machine/transition.py",
+        "self.left = self.updates.expressions()",
+        "self.left = {}",
+        (SETTLING,),
+    ),
+    Mutation(
+        "only the outermost of stacked guards",
+        "machine/guards.py",
+        "guards[name] = _joined(marks, machine)",
+        "guards[name] = marks[-1].to",
+        ("tests/machine/test_guards.py",),
+    ),
     Mutation(
         "MOVE without the token",
         SQL,

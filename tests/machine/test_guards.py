@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 
 import pytest
@@ -9,7 +10,7 @@ from django.contrib.auth.models import AnonymousUser, Permission
 from django.db import models, transaction
 from django.test.utils import isolate_apps
 from django.utils import translation
-from django.utils.functional import SimpleLazyObject
+from django.utils.functional import SimpleLazyObject, cached_property
 
 from lab.models import Document, Memo
 from statemachine_fields import (
@@ -20,6 +21,7 @@ from statemachine_fields import (
     TransitionBlocked,
     transition_context,
 )
+from statemachine_fields.checks import check_bound
 
 pytestmark = pytest.mark.django_db
 
@@ -32,6 +34,12 @@ def ada(django_user_model):
 @pytest.fixture
 def bob(django_user_model):
     return django_user_model.objects.create_user("bob")
+
+
+@pytest.fixture
+def isolated():
+    with isolate_apps("lab"):
+        yield
 
 
 class TestBlockers:
@@ -199,3 +207,236 @@ class TestDeclaring:
     def test_messages_are_translatable(self):
         with translation.override("de"):
             assert Document().states.blockers("PUBLISHED")[0].code == "no_transition"
+
+
+def careless(function):
+    """A decorator that forgets what it wraps."""
+
+    def wrapper(self):
+        return function(self)
+
+    return wrapper
+
+
+def two_ways() -> StateMachine:
+    return StateMachine([("A", "A"), ("B", "B"), ("C", "C")], "A", {"A": ["B", "C"], "B": ["C"]})
+
+
+@pytest.mark.usefixtures("isolated")
+class TestGuardsAddUp:
+    def model(self, *bases, **body):
+        """Return a class that is made of these, with the machine `states` unless a base has one."""
+        names = {"__module__": __name__, "Meta": type("Meta", (), {"app_label": "lab"}), **body}
+        self.made = getattr(self, "made", 0) + 1
+        return type(f"Made{self.made}", bases or (models.Model,), names)
+
+    def reasons(self, model, to):
+        return [blocker.code for blocker in model(status="A").states.blockers(to)]
+
+    def test_when_they_are_stacked(self):
+        states = two_ways()
+
+        @states.guard(to="B")
+        @states.guard(to="C")
+        def closed(self):
+            return False
+
+        model = self.model(states=states, closed=closed)
+        assert (self.reasons(model, "B"), self.reasons(model, "C")) == (["closed"], ["closed"])
+
+    def test_when_one_of_them_is_for_every_move(self):
+        states = two_ways()
+
+        @states.guard(to="B")
+        @states.guard()
+        def closed(self):
+            return False
+
+        assert self.reasons(self.model(states=states, closed=closed), "C") == ["closed"]
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [property, functools.cached_property, cached_property, staticmethod, functools.partialmethod],
+    )
+    @pytest.mark.parametrize("above", [True, False])
+    def test_under_and_above_other_decorators(self, wrap, above):
+        states = two_ways()
+
+        def closed(*row):
+            return "It is closed."
+
+        guard = states.guard(to="B")
+        decorated = wrap(guard(closed)) if above else guard(wrap(closed))
+        if wrap is cached_property or wrap is functools.cached_property:
+            decorated.__set_name__(None, "closed")
+        model = self.model(states=states, closed=decorated)
+        assert self.reasons(model, "B") == ["closed"]
+
+    def test_when_a_subclass_declares_the_machine_again(self):
+        first, second = two_ways(), two_ways()
+
+        @first.guard(to=["B"])
+        def closed(self):
+            return False
+
+        @second.guard(to="B")
+        def late(self):
+            return False
+
+        meta = type("Meta", (), {"app_label": "lab", "abstract": True})
+        base = self.model(states=first, closed=closed, Meta=meta)
+        assert sorted(self.reasons(self.model(base, states=second, late=late), "B")) == ["closed", "late"]
+
+    def test_of_two_abstract_bases(self):
+        states = two_ways()
+        guards = {}
+        for name in ("closed", "late"):
+
+            def guard(self):
+                return False
+
+            guards[name] = states.guard()(guard)
+        meta = type("Meta", (), {"app_label": "lab", "abstract": True})
+        machine = self.model(states=states, Meta=meta)
+        other = self.model(closed=guards["closed"], Meta=meta)
+        assert sorted(self.reasons(self.model(other, machine, late=guards["late"]), "B")) == ["closed", "late"]
+
+    def test_a_method_of_the_same_name_overrides(self):
+        states = two_ways()
+        base = self.model(
+            states=states,
+            closed=states.guard()(lambda self: False),
+            Meta=type("Meta", (), {"app_label": "lab", "abstract": True}),
+        )
+        assert self.reasons(self.model(base, closed=lambda self: "mine"), "B") == ["closed"]
+        assert self.reasons(self.model(base, closed=states.guard(to="C")(lambda self: "mine")), "B") == []
+
+    def test_none_drops_it(self):
+        states = two_ways()
+        base = self.model(
+            states=states,
+            closed=states.guard()(lambda self: False),
+            Meta=type("Meta", (), {"app_label": "lab", "abstract": True}),
+        )
+        made = self.model(base, closed=None)
+        assert self.reasons(made, "B") == []
+        assert made.states.guards == {}
+
+    def test_none_drops_it_in_a_proxy(self):
+        class Draft(Document):
+            has_text = None
+
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+        assert Document().states.blockers("REVIEW") != []
+        assert Draft().states.blockers("REVIEW") == []
+
+    def test_anything_else_is_no_guard(self):
+        with pytest.raises(TypeError, match="A guard is a method or a property of the model, got 3"):
+            two_ways().guard()(3)
+
+
+@pytest.mark.usefixtures("isolated")
+class TestAGuardThatIsNeverAsked:
+    def said(self, model):
+        return [problem.msg for problem in check_bound(model.states) if problem.id == "statemachine_fields.W005"]
+
+    def test_because_a_decorator_hides_it_is_a_check(self):
+        class Hidden(models.Model):
+            states = two_ways()
+
+            @careless
+            @states.guard()
+            def closed(self):
+                return False
+
+            class Meta:
+                app_label = "lab"
+
+        (message,) = self.said(Hidden)
+        assert message.endswith(
+            "Hidden.closed() of 'states' is never asked: the class does not have it as it was decorated."
+        )
+
+    def test_because_only_a_child_has_it_is_a_check(self):
+        machine = two_ways()
+
+        class Parent(models.Model):
+            states = machine
+
+            class Meta:
+                app_label = "lab"
+
+        class Child(Parent):
+            @machine.guard()
+            def closed(self):
+                return False
+
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+        assert len(self.said(Parent)) == 1
+        assert Child().states.blockers("B") == []
+
+    def test_because_no_move_leads_there_is_a_check(self):
+        class Closed(models.Model):
+            states = two_ways()
+
+            @states.guard(to="A")
+            def closed(self):
+                return False
+
+            class Meta:
+                app_label = "lab"
+
+        (message,) = self.said(Closed)
+        assert message.endswith("Closed.closed() of 'states' is never asked: no transition leads to 'A'.")
+
+    def test_because_the_machine_in_its_place_has_no_such_state_is_a_check(self):
+        class Base(models.Model):
+            states = two_ways()
+
+            @states.guard(to="C")
+            def closed(self):
+                return False
+
+            class Meta:
+                app_label = "lab"
+                abstract = True
+
+        class Smaller(Base):
+            states = StateMachine([("A", "A"), ("B", "B")], "A", {"A": ["B"]})
+
+            class Meta:
+                app_label = "lab"
+
+        assert len(self.said(Smaller)) == 1
+        assert Smaller.states.guards == {}
+
+    def test_is_not_one_that_a_sister_class_has(self):
+        machine = two_ways()
+
+        class Base(models.Model):
+            states = machine
+
+            class Meta:
+                app_label = "lab"
+                abstract = True
+
+        class One(Base):
+            @machine.guard()
+            def closed(self):
+                return False
+
+            class Meta:
+                app_label = "lab"
+
+        class Two(Base):
+            class Meta:
+                app_label = "lab"
+
+        assert self.said(One) == self.said(Two) == []
+        assert (One().states.can_transition_to("B"), Two().states.can_transition_to("B")) == (False, True)

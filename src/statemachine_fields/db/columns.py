@@ -44,10 +44,11 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Write a status that was recorded with `save=False`, if its record still stands and is the row's latest.
+    """Write a status that is recorded already, if the record still stands, is this row's, and is its latest.
 
-    A savepoint that was rolled back takes the record and the counter with it, and a later move raises the counter: in
-    both cases the column keeps what the database has. Writing it twice is the same as writing it once.
+    A savepoint that was rolled back takes the record and the counter with it, a later move raises the counter, and an
+    instance that was given another key saves another row: in each case the column keeps what the database has. Writing it
+    twice is the same as writing it once.
     """
 
     field: Field[Any, Any]
@@ -59,10 +60,11 @@ class Settle:
 
     def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
         quote = connection.ops.quote_name
-        column = quote(self.field.column)
+        column, owner = quote(self.field.column), self.field.model._meta
+        record, key = quote(self.record_pk.model._meta.db_table), f"{quote(owner.db_table)}.{quote(owner.pk.column)}"
         sql = (
-            f"CASE WHEN {quote(self.sequence_column)} = %s AND EXISTS("
-            f"SELECT 1 FROM {quote(self.record_pk.model._meta.db_table)} WHERE {quote(self.record_pk.column)} = %s) "
+            f"CASE WHEN {quote(self.sequence_column)} = %s AND EXISTS(SELECT 1 FROM {record} WHERE "
+            f"{record}.{quote(self.record_pk.column)} = %s AND {record}.{quote('instance_id')} = {key}) "
             f"THEN %s ELSE {column} END"
         )
         record_id = self.record_pk.get_db_prep_value(self.record_id, connection)

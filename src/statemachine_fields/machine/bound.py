@@ -19,7 +19,7 @@ from statemachine_fields.db.dialect import ClockNames, Shape, Table
 from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
-from statemachine_fields.machine.fields import Pending, StatusField, row_label
+from statemachine_fields.machine.fields import StatusField, row_label
 from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.handlers import Handler, collect_handlers
 from statemachine_fields.machine.initial import InitialRecorder
@@ -27,6 +27,7 @@ from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.machine.policy import Clock
 from statemachine_fields.machine.questions import Questions
+from statemachine_fields.machine.settling import Pending
 from statemachine_fields.machine.timed import ClockQuestions
 from statemachine_fields.machine.updates import is_expression
 
@@ -56,7 +57,7 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
         self.columns = machine.columns_of(model, field.accessor)
         for column in self.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
-        self.guards = MappingProxyType(collect_guards(model, machine))
+        self.guards = MappingProxyType(collect_guards(model, machine, self.accessor))
         self.is_timed = len(self.columns) > len(self.names.columns)
         handlers = collect_handlers(model, machine, self.accessor)  # also where it finds only what is wrong with them
         self.clocks = MappingProxyType(self._set_clocks(handlers) if self.is_timed else {})
@@ -119,7 +120,7 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
 
     def settle(self, pending: Pending) -> Settle:
         """Return what a `save()` writes for a status that is already recorded."""
-        pending.settled = True
+        pending.was_saved = True
         return Settle(
             field=self.field,
             sequence_column=self.names.sequence,

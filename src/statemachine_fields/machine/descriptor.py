@@ -93,6 +93,7 @@ class StateMachine:
         self.history_on_delete = history_on_delete
         self.transition_base = transition_base
         self.record_initial = record_initial
+        self.guard_marks: list[GuardMark] = []
         self.queue = queue
 
     @overload
@@ -131,9 +132,9 @@ class StateMachine:
                 cls.add_to_class(column, field)
 
     def guard(self, *wrong: Any, to: str | Iterable[str] | None = None) -> Callable[[F], F]:
-        """Make a method of the model a guard of the moves into the given states, or of every move.
+        """Make a method or a property of the model a guard of the moves into the given states, or of every move.
 
-        The method is asked with nothing but the row. It lets the row move with True or None, and stops it with False, a
+        It is asked with nothing but the row. It lets the row move with True or None, and stops it with False, a
         text that says why, or a `Blocker`. It may be asked more than once.
         """
         if wrong:
@@ -144,7 +145,7 @@ class StateMachine:
         for state in targets or ():
             if state not in self.graph:
                 raise ValueError(f"Guarded state {state!r} not in states. Declared: {', '.join(self.graph.states)}.")
-        return lambda method: mark_guard(method, GuardMark(self, targets))
+        return lambda method: mark_guard(method, self, targets)
 
     def handler(self, *states: str, atomic: bool = False) -> Callable[[F], F]:
         """Make a method of the model the handler of one or more states: what a worker calls to move a row on.

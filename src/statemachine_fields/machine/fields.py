@@ -9,10 +9,7 @@ does not inherit the counter of its original. An UPDATE says `SET column = colum
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
 
     from statemachine_fields.machine.bound import BoundMachine
     from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.settling import Pending
 
     Field: TypeAlias = models.Field[Any, Any]
     CharField: TypeAlias = models.CharField[Any, Any]
@@ -51,16 +49,6 @@ INSERTED = "statemachine_inserted"
 def row_label(instance: models.Model) -> str:
     """Name a row in errors and logs."""
     return f"{instance._meta.label} pk={instance.pk!r}"
-
-
-@dataclass(slots=True)
-class Pending:
-    """A status that is recorded and left to a `save()`, which then `settled` it."""
-
-    status: str
-    sequence: int
-    record_id: uuid.UUID
-    settled: bool = False
 
 
 class PlainInMigrations(Field):
@@ -272,15 +260,6 @@ class StatusField(MachineColumn, CharField):
             was = vars(instance._state)[self.assignments.was]
             now = vars(instance).get(self.attname)
             raise UnrecordedStatusChange(row_label(instance), self.name, self.accessor, was, now)
-
-
-@cache
-def machine_attributes(model: type[models.Model]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what the machines of a model keep on an instance: its columns, and the marks on its `_state`."""
-    columns = [field for field in model._meta.concrete_fields if isinstance(field, MachineColumn)]
-    assignments = [field.assignments for field in columns if isinstance(field, StatusField)]
-    marks = [mark for each in assignments for mark in (each.was, each.pending)]
-    return tuple(field.attname for field in columns), tuple(marks)
 
 
 class RecordedStatusField(PlainInMigrations, CharField):

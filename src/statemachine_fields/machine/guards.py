@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from django.db import models
 from django.utils.functional import Promise
+from django.utils.functional import cached_property as django_cached_property
 from django.utils.translation import gettext as _
 
 if TYPE_CHECKING:
@@ -32,28 +34,98 @@ class Blocker:
         return self.message
 
 
-@dataclass(frozen=True, slots=True)
+#: The states whose entering is guarded; None for all of them.
+Targets: TypeAlias = frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GuardMark:
-    """That a method guards the moves of one machine into some states, or into any."""
+    """That a method, or a property, guards the moves of one machine into some states, or into any."""
 
     machine: StateMachine
-    to: frozenset[str] | None
+    to: Targets
+    #: What it is called, for people.
+    label: str
 
 
-def mark_guard(function: F, mark: GuardMark) -> F:
+def mark_guard(guard: F, machine: StateMachine, to: Targets) -> F:
+    function = _function_of(guard)
+    if not callable(function):
+        raise TypeError(f"A guard is a method or a property of the model, got {guard!r}.")
+    mark = GuardMark(machine, to, getattr(function, "__qualname__", repr(function)))
     setattr(function, MARK, (*getattr(function, MARK, ()), mark))
-    return function
+    machine.guard_marks.append(mark)
+    return guard
 
 
-def collect_guards(model: type[models.Model], machine: StateMachine) -> dict[str, frozenset[str] | None]:
-    """Return the guards of a class by the method's name, so that a subclass overrides one like any method."""
-    guards: dict[str, frozenset[str] | None] = {}
+def collect_guards(model: type[models.Model], machine: StateMachine, accessor: str) -> dict[str, Targets]:
+    """Return what is guarded by the name of each guard, which a subclass overrides like any method or drops with None.
+
+    They add up: decorators on one method, methods of all bases, and those of a machine that this one replaces.
+    """
+    machines = replaced_by(model, machine, accessor)
+    guards: dict[str, Targets] = {}
     for cls in reversed(model.__mro__):
-        for name, value in vars(cls).items():
-            for mark in getattr(value, MARK, ()):
-                if mark.machine is machine:
-                    guards[name] = mark.to
-    return guards
+        for name, value in list(vars(cls).items()):
+            if marks := [mark for mark in _marks_of(value) if mark.machine in machines]:
+                guards[name] = _joined(marks, machine)
+            elif value is None:
+                guards.pop(name, None)
+    return {name: to for name, to in guards.items() if to is None or to}
+
+
+def replaced_by(model: type[models.Model], machine: StateMachine, accessor: str) -> list[StateMachine]:
+    """Return a machine, and those of abstract bases in whose place a class has declared it."""
+    from statemachine_fields.machine.descriptor import StateMachine
+
+    declared = [vars(cls).get(accessor) for cls in model.__mro__]
+    return [machine, *(each for each in declared if isinstance(each, StateMachine) and each is not machine)]
+
+
+def guards_never_asked(bound: BoundMachine[Any]) -> Iterator[tuple[str, str]]:
+    """Yield each guard that stands in the code and guards nothing, and why."""
+    reached = {
+        mark
+        for model in bound.model._meta.apps.get_models()
+        for cls in model._meta.concrete_model.__mro__
+        for value in list(vars(cls).values())
+        for mark in _marks_of(value)
+    }
+    entered = {target for targets in bound.graph.edges.values() for target in targets}
+    for machine in replaced_by(bound.model, bound.machine, bound.accessor):
+        for mark in machine.guard_marks:
+            if mark not in reached:
+                yield mark.label, "the class does not have it as it was decorated"
+            elif mark.to is not None and not mark.to & entered:
+                yield mark.label, f"no transition leads to {', '.join(map(repr, sorted(mark.to)))}"
+
+
+def _marks_of(value: object) -> tuple[GuardMark, ...]:
+    """Return the marks of what a class has: a method, or what wraps one."""
+    marks: tuple[GuardMark, ...] = getattr(_function_of(value), MARK, ())
+    return marks
+
+
+def _function_of(value: Any) -> Any:
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, functools.cached_property | functools.partialmethod):
+        return value.func
+    if isinstance(value, django_cached_property):
+        return vars(value)["real_func"]
+    if isinstance(value, staticmethod | classmethod):
+        return value.__func__
+    return value
+
+
+def _joined(marks: Iterable[GuardMark], machine: StateMachine) -> Targets:
+    """Return what several marks of one method guard together, of the states that the machine has."""
+    joined: frozenset[str] = frozenset()
+    for mark in marks:
+        if mark.to is None:
+            return None
+        joined |= mark.to & machine.graph.states.keys()
+    return joined
 
 
 def find_blockers(
@@ -91,7 +163,8 @@ def _guard_blockers(bound: BoundMachine[Any], instance: models.Model, to_status:
     for name, targets in bound.guards.items():
         if targets is not None and to_status not in targets:
             continue
-        answer = getattr(instance, name)()
+        guard = getattr(instance, name)  # None in a proxy or child that drops it, and an answer if it is a property
+        answer = guard() if callable(guard) else guard
         if answer is True or answer is None:
             continue
         if isinstance(answer, Blocker):

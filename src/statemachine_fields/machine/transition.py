@@ -9,7 +9,6 @@ This is the one place where microseconds count: each is paid by every move, and 
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -28,11 +27,12 @@ from statemachine_fields.exceptions import (
     UnknownState,
 )
 from statemachine_fields.machine.context import with_actor, with_context
-from statemachine_fields.machine.fields import Pending, machine_attributes, row_label
+from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
+from statemachine_fields.machine.settling import Pending, not_settled, watch
 from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=models.Model)
 T = TypeVar("T")
-
-logger = logging.getLogger("statemachine_fields.machine")
 
 
 class Transitioner(Generic[M]):
@@ -167,7 +165,12 @@ class Transitioner(Generic[M]):
     def _choose_the_way(self) -> None:
         """Decide what our statement carries, and what is left to Django or to the model's own save()."""
         self.updates.assign()
-        ours, self.left = ({}, {}) if self.by_save or not self.save else self.updates.split()
+        # A save() would leave an expression on the instance, and the next one would apply it again.
+        ours: dict[Any, Any] = {}
+        if self.by_save or not self.save:
+            self.left = self.updates.expressions()
+        else:
+            ours, self.left = self.updates.split()
         self.draft, self.extras = self.bound.draft_record(self.record, self.connection)
         self.shape = self.bound.shape(
             moves=self.save and not self.by_save,
@@ -198,9 +201,17 @@ class Transitioner(Generic[M]):
             if is_heard(pre_transition, self.bound.model):
                 pre_transition.send(**self._told(row.status))
             moved = self._move(row.status)
-            if moved is None:  # only a trigger of the database's own could bring this about
-                return ConcurrentTransition(row_label(self.instance), self.to_status, self.expected, *row[:2])
+            if moved is None:  # a receiver has moved the row, or a trigger of the database's own
+                return self._lost_to_another(key)
         return self._conclude(moved)
+
+    def _lost_to_another(self, key: Any) -> StateMachineError:
+        """Return the error for a row that was locked, and moved all the same."""
+        row = self._ask(lambda: self.dialect.lock(self.connection, self.bound.table, key))
+        label = row_label(self.instance)
+        if row is None:
+            return RowMissing(label, saved=True)
+        return ConcurrentTransition(label, self.to_status, self.expected, row.status, row.sequence)
 
     def _compare_and_set(self) -> Moved | None:
         """Move the row if it is where the instance says, and may go from there; None if that remains to be seen."""
@@ -281,12 +292,17 @@ class Transitioner(Generic[M]):
         data[bound.names.changed_at] = moved.changed_at
         if bound.is_timed:
             data.update(bound.free_clock(moved.next_at, moved.lease_token))
-        pending = None if self.shape.moves else Pending(self.to_status, moved.sequence, self.record_id)
+        pending = None
+        if not self.shape.moves:
+            pending = Pending(bound.key_of(instance), self.to_status, moved.sequence, self.record_id)
         bound.field.assignments.write(instance, self.to_status, pending)
         if self.left:
             self._write_left()
         if pending is not None:
-            self._settle(pending) if self.by_save else self._watch(pending)
+            if self.by_save:
+                self._settle(pending)
+            else:
+                watch(pending, bound, row_label(instance), self.using)
         if is_heard(transition_committed, bound.model):  # in the order of the moves, also of those that receivers make
             told = self._told(self.from_status)
             transaction.on_commit(
@@ -317,32 +333,13 @@ class Transitioner(Generic[M]):
             self.instance.refresh_from_db(using=self.using, fields=computed)
 
     def _settle(self, pending: Pending) -> None:
-        """Let the model's own save() and its receivers write the status."""
+        """Let the model's own save() and its receivers write the status, and see that they did."""
         using: dict[str, Any] = {} if self.given_using is None else {"using": self.given_using}
         self.instance.save(update_fields=[self.bound.names.status, *self.updates.names], **using)
-        if not pending.settled:
-            raise StateMachineError(
-                f"{row_label(self.instance)}: save() returned without saving, so the move to {self.to_status!r} was "
-                "undone. Let save() of the model call super().save() with the update_fields it is given."
-            )
+        if not pending.has_reached_row(self.bound, self.using):
+            raise not_settled(pending, row_label(self.instance))
         if self.bound.field.assignments.pending_of(self.instance) is pending:  # else it has moved on meanwhile
             self.bound.field.assignments.forget(self.instance)
-
-    def _watch(self, pending: Pending) -> None:
-        """Say so if the transaction commits the record of a move that nobody saved."""
-        label = row_label(self.instance)
-
-        def complain_if_unsaved() -> None:
-            if not pending.settled:
-                logger.error(
-                    "%s: the move to %r was recorded with save=False and never saved, so the row is still in its old "
-                    "state and transition %d has no effect. Call save() in the same transaction as transition_to().",
-                    label,
-                    pending.status,
-                    pending.sequence,
-                )
-
-        transaction.on_commit(complain_if_unsaved, using=self.using)
 
     def _told(self, from_status: str | None) -> dict[str, Any]:
         """Return what every signal says."""
@@ -357,20 +354,19 @@ class Transitioner(Generic[M]):
         }
 
     def _remember_instance(self) -> Callable[[], None]:
-        """Return what puts the instance back to where it is now."""
+        """Return what puts the instance back to where it is now, whatever was assigned to it meanwhile.
+
+        All of it: an assignment may write more than one attribute, as that of an amount does which has a currency.
+        """
         data, state = vars(self.instance), vars(self.instance._state)
-        columns, marks = machine_attributes(type(self.instance))  # of all its machines: a receiver may move another
-        names = (*columns, *[field.attname for field in self.updates.fields])
-        before = {name: data[name] for name in names if name in data}
-        marked = {name: state[name] for name in marks if name in state}
-        related = dict(self.instance._state.fields_cache) if self.updates.given else None
+        before, marked = data.copy(), state.copy()
+        related = marked.get("fields_cache")
+        if related is not None:
+            marked["fields_cache"] = related.copy()
 
         def restore() -> None:
-            for place, part, values in ((data, names, before), (state, marks, marked)):
-                for name in part:
-                    place.pop(name, None)
+            for place, values in ((data, before), (state, marked)):
+                place.clear()
                 place.update(values)
-            if related is not None:
-                state["fields_cache"] = related
 
         return restore

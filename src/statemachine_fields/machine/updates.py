@@ -22,6 +22,13 @@ def has_generated_fields(model: type[models.Model]) -> bool:
     return any(field.generated for field in model._meta.concrete_fields)
 
 
+@cache
+def writable_fields(model: type[models.Model]) -> tuple[Any, ...]:
+    """Return the fields that `update=` may write."""
+    fields = model._meta.concrete_fields
+    return tuple(each for each in fields if not (each.primary_key or each.generated or isinstance(each, MachineColumn)))
+
+
 def read_update(model: type[models.Model], update: Mapping[str, Any]) -> dict[Any, Any]:
     """Return the values of `update=` by field, or raise before anything is written."""
     fields = {field.name: field for field in model._meta.concrete_fields}
@@ -60,13 +67,33 @@ class Updates:
         return [field.name for field in self.fields]
 
     def assign(self) -> None:
-        """Put the given values on the instance, where `save()` and `pre_save()` find them."""
+        """Put the given values on the instance, where `save()` and `pre_save()` find them.
+
+        An assignment may fill other fields too, as that of an amount does which has a currency: these are written as well.
+        """
+        if not self.given:
+            return
+        data = vars(self._instance)
+        before = data.copy()
         for field, value in self.given.items():
             setattr(self._instance, field.name, value)
+        self.fields = (
+            *self.fields,
+            *(field for field in writable_fields(type(self._instance)) if self._was_filled(field, before)),
+        )
         if related := [field for field in self.given if field.is_relation]:
             # As save() does: refuse an object that has no key yet, which would be written as NULL.
             prepare: Any = getattr(self._instance, "_prepare_related_fields_for_save")  # noqa: B009
             prepare(operation_name="transition_to", fields=related)
+
+    def _was_filled(self, field: Any, before: dict[str, Any]) -> bool:
+        data = vars(self._instance)
+        known = field in self.fields or field.attname not in data
+        return not known and before.get(field.attname, self) is not data[field.attname]
+
+    def expressions(self) -> dict[str, Any]:
+        """Return the given values that the database is to compute, by name."""
+        return {field.name: value for field, value in self.given.items() if is_expression(value)}
 
     def split(self) -> tuple[dict[Any, Any], dict[str, Any]]:
         """Return values for our statement, by field, and those left to Django, by name.
