@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Field
-from django.db.models.sql.compiler import SQLCompiler
+from django.db.models.expressions import DatabaseDefault
+from django.db.models.sql.compiler import SQLCompiler, SQLInsertCompiler
 
 Compiled = tuple[str, tuple[Any, ...]]
 
@@ -40,6 +41,38 @@ class Keep:
 
     def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
         return connection.ops.quote_name(self.field.column), ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copied(Keep):
+    """What a raw save has for the column. An UPDATE keeps what the database has if a counter of the row is ahead.
+
+    The comparison is part of the UPDATE, so that no move can come in between. It holds whether a counter is compared
+    before it is written or, as MariaDB does it, after: what is written into it is the larger of the two.
+    """
+
+    value: Any
+    #: Columns that only ever grow, and how far each had come when the copy was made.
+    counters: tuple[tuple[str, int], ...]
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
+        inserts = isinstance(compiler, SQLInsertCompiler)
+        sql, params = self._compile_value(compiler, connection, inserts)
+        if inserts:
+            return sql, params
+        quote = connection.ops.quote_name
+        ahead = " OR ".join([f"{quote(column)} > %s" for column, _count in self.counters])
+        counts = [count for _column, count in self.counters]
+        return f"CASE WHEN {ahead} THEN {quote(self.field.column)} ELSE {sql} END", (*counts, *params)
+
+    def _compile_value(self, compiler: SQLCompiler, connection: Any, inserts: bool) -> Compiled:
+        value = self.value
+        if not hasattr(value, "as_sql"):
+            return "%s", (self.field.get_db_prep_save(Written(value), connection),)
+        if isinstance(value, DatabaseDefault) and not inserts:  # no CASE can have the word DEFAULT in it
+            value = value.expression
+        sql, params = compiler.compile(value)
+        return sql, tuple(params)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ one in a proxy or child reaches it through `super()`. `__wrapped__` is what was 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from django.db import models, router, transaction
 
-from statemachine_fields.db.columns import Written
-from statemachine_fields.machine.fields import INSERTED, MachineColumn, StatusField
+from statemachine_fields.machine.fields import INSERTED, StatusField
+from statemachine_fields.machine.raw import RawSave
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -91,10 +90,13 @@ def _hook_save_table(model: type[models.Model]) -> None:
         using: str | None = None,
         update_fields: Any = None,
     ) -> Any:
-        if raw:
-            with _columns_marked_as_ours(self):
-                return original(self, raw, cls, force_insert, force_update, using, update_fields)
         table = cls or type(self)
+        using = using or router.db_for_write(type(self), instance=self)
+        if raw:
+            ours = [bound for bound in _machines(self) if bound.model is table]
+            return RawSave(self, ours, using, update_fields).run(
+                lambda: original(self, raw, cls, force_insert, force_update, using, update_fields)
+            )
         may_exist = _may_exist(self, table, force_insert)
         state = vars(self._state)
         outer, state[INSERTED] = state.get(INSERTED), set()
@@ -105,7 +107,6 @@ def _hook_save_table(model: type[models.Model]) -> None:
             state[INSERTED] = outer
             if outer is None:
                 del state[INSERTED]
-        using = using or router.db_for_write(type(self), instance=self)
         for bound in _machines(self):
             if bound.model is table:
                 if bound.names.sequence in inserted:
@@ -121,19 +122,6 @@ def _hook_save_table(model: type[models.Model]) -> None:
 def _may_exist(instance: models.Model, table: type[models.Model], force_insert: Any) -> bool:
     """Say whether an instance made by hand, with a key of its own, may turn out to be a row that exists."""
     return instance._state.adding and not force_insert and getattr(instance, table._meta.pk.attname) is not None
-
-
-@contextmanager
-def _columns_marked_as_ours(instance: models.Model) -> Iterator[None]:
-    """Let a raw save, which skips `pre_save()`, copy the columns as they are."""
-    data = vars(instance)
-    columns = [field.attname for field in instance._meta.concrete_fields if isinstance(field, MachineColumn)]
-    values = {name: data[name] for name in columns if name in data}
-    data.update({name: Written(value) for name, value in values.items() if not hasattr(value, "as_sql")})
-    try:
-        yield
-    finally:
-        data.update(values)
 
 
 def _first_state(instance: models.Model, bound: BoundMachine[Any]) -> tuple[Any, str, Any]:

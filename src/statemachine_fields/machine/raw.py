@@ -1,0 +1,89 @@
+"""Raw saves: rows that are copied column by column, as fixtures are, and versions that another library brings back.
+
+They write what they hold, the machine's columns too, so that rows and their history load as they were. Only time does not
+run backwards: a copy that was made before the row's latest moves leaves the machine's columns as the database has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from django.db import models, transaction
+
+from statemachine_fields.db.columns import Copied
+from statemachine_fields.machine.fields import row_label
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+
+logger = logging.getLogger("statemachine_fields.machine")
+
+
+class RawSave:
+    """One raw save of one table's row."""
+
+    def __init__(
+        self, instance: models.Model, machines: list[BoundMachine[Any]], using: str, names: Collection[str] | None
+    ) -> None:
+        self.instance = instance
+        self.machines = [bound for bound in machines if names is None or not set(bound.columns).isdisjoint(names)]
+        self.using = using
+
+    def run(self, save: Callable[[], Any]) -> Any:
+        """Save, and bring the instance up to the row where there was one."""
+        if not self.machines:
+            return save()
+        with transaction.atomic(using=self.using, savepoint=False):  # or a row could move before it is read back
+            held = self._mark()
+            try:
+                updated = save()
+            finally:
+                self._unmark(held)
+            if updated:
+                self._meet_row()
+        return updated
+
+    def _mark(self) -> dict[str, Any]:
+        """Put on the instance what is to be written, since a raw save skips `pre_save()`; return what it held."""
+        data = vars(self.instance)
+        held: dict[str, Any] = {}
+        for bound in self.machines:
+            names = bound.names
+            moves = ((names.sequence, data.get(names.sequence) or 0),)
+            # A row is also claimed without being moved, and who holds it must not lose it to a copy.
+            claims = (*moves, (names.lease_token, data.get(names.lease_token) or 0))
+            for name in bound.columns:
+                if name in data:
+                    field: Any = bound.model._meta.get_field(name)
+                    held[name] = data[name]
+                    data[name] = Copied(field, held[name], moves if name in names.columns else claims)
+        return held
+
+    def _unmark(self, held: dict[str, Any]) -> None:
+        data = vars(self.instance)
+        # Others are what the database has made of a default, and gave back.
+        data.update({name: value for name, value in held.items() if isinstance(data[name], Copied)})
+
+    def _meet_row(self) -> None:
+        data = vars(self.instance)
+        columns = [name for bound in self.machines for name in bound.columns]
+        rows: models.QuerySet[Any] = models.QuerySet(self.machines[0].model, using=self.using)
+        found: dict[str, Any] = rows.values(*columns).get(pk=self.machines[0].key_of(self.instance))
+        for bound in self.machines:
+            names = bound.names
+            counter = data.get(names.sequence) or 0
+            if found[names.sequence] > counter:
+                logger.warning(
+                    "%s: a raw save, as by loaddata or by a library that keeps versions of rows, holds %r as of "
+                    "transition %d, and the row has had %d. So its machine's columns were left alone: it stays in %r. All "
+                    "other fields were written. To bring its state back too, move it with force_transition_to().",
+                    row_label(self.instance),
+                    names.status,
+                    counter,
+                    found[names.sequence],
+                    found[names.status],
+                )
+            data.update({name: found[name] for name in bound.columns})
+            bound.field.assignments.forget(self.instance)
