@@ -20,6 +20,7 @@ from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.questions import StatementClock
+from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
@@ -126,7 +127,7 @@ class _Drain:
         names = lane.bound.names
         states = [state for state, clock in lane.clocks.items() if self._has_something_to_do(clock)]
         waiting = {f"{names.status}__in": states, f"{names.next_at}__gt": StatementClock()}
-        rows = lane.bound.model._base_manager.using(lane.using).filter(**waiting)
+        rows = all_rows(lane.bound.model, lane.using).filter(**waiting)
         asked = [key for key, _sequence in self.asked[lane.bound]]
         rows.filter(lane.bound.free_condition()).exclude(pk__in=asked).update(**{names.next_at: DatabaseClock()})
         # Those that were asked may have moved on since.
@@ -170,7 +171,7 @@ class _Drain:
         for kind in (Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.DELETED, Kind.DROPPED):
             setattr(self.tally, kind, getattr(self.tally, kind) + int(counted[kind]))
         self.tally.moved += int(counted[Kind.MOVED] + counted[Kind.SETTLED_ITSELF])
-        row = lease.lane.bound.model._base_manager.using(lease.lane.using).filter(pk=lease.key)
+        row = all_rows(lease.lane.bound.model, lease.lane.using).filter(pk=lease.key)
         names = lease.lane.bound.names
         found = row.values_list(names.status, names.sequence, names.error, names.failures).first()
         if found is None:
@@ -189,7 +190,7 @@ class _Drain:
 def assert_state(instance: models.Model, state: str, machine: str = "states") -> None:
     """Assert that the row is in a state, by what the database has."""
     bound = _machine_of(instance, machine)
-    rows: Any = bound.model._base_manager.using(instance._state.db).filter(pk=bound.key_of(instance))
+    rows = all_rows(bound.model, instance._state.db).filter(pk=bound.key_of(instance))
     found: str | None = rows.values_list(bound.names.status, flat=True).first()
     if found != state:
         history = " → ".join(_path(instance, machine)) or "no moves"

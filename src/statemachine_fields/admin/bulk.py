@@ -22,6 +22,7 @@ from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.forms import form_class, writes_the_row
 from statemachine_fields.machine.guards import find_blockers
 from statemachine_fields.machine.questions import read_instant
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -116,8 +117,7 @@ class BulkMove:
 
     @property
     def _rows(self) -> models.QuerySet[Any]:
-        rows: models.QuerySet[Any] = self.model._base_manager.using(self.using).order_by()
-        return rows
+        return all_rows(self.model, self.using).order_by()
 
     @property
     def total(self) -> int:

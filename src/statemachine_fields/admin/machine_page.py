@@ -35,6 +35,7 @@ from statemachine_fields.drawing.svg import Marks, draw_svg
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.questions import ID_SLACK, Durations
+from statemachine_fields.machine.rows import all_rows
 
 Move: TypeAlias = tuple[str, str]
 
@@ -244,7 +245,7 @@ def window_name(days: int) -> str:
 
 def count_moves(bound: BoundMachine[Any], since: dt.datetime, using: str) -> dict[Move, int]:
     """Return how often each move was made from an instant on, first moves of rows too. One query."""
-    records: Any = bound.transition_model._base_manager.using(using).filter(transitioned_at__gte=since)
+    records: Any = all_rows(bound.transition_model, using).filter(transitioned_at__gte=since)
     if sorts_ids_by_time(connections[using]):  # then the key finds them
         records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
     counted = records.order_by().values_list("from_status", "to_status").annotate(number=Count("*"))

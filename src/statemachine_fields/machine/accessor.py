@@ -13,6 +13,7 @@ from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.metadata import read_metadata
+from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.timed import RowClock
 from statemachine_fields.machine.transition import Transitioner
 
@@ -54,11 +55,11 @@ class StateMachineAccessor(Generic[M]):
     @property
     def history(self) -> models.QuerySet[StateTransition[M]]:
         """The transitions of this row, the most recent first."""
-        records = self._bound.transition_model._base_manager
+        audit = self._bound.transition_model
         if self._instance.pk is None:
-            return records.none()
-        using = router.db_for_read(self._bound.transition_model, instance=self._instance)
-        return records.using(using).filter(instance_id=self._bound.key_of(self._instance)).order_by("-sequence")
+            return all_rows(audit).none()
+        records = all_rows(audit, router.db_for_read(audit, instance=self._instance))
+        return records.filter(instance_id=self._bound.key_of(self._instance)).order_by("-sequence")
 
     def status_at(self, when: datetime.datetime) -> str | None:
         """Return the status that the row had at an instant: what its history says, or the current one if it has none.
@@ -72,7 +73,7 @@ class StateMachineAccessor(Generic[M]):
         if self._instance.pk is None:
             return None
         using = router.db_for_read(self._bound.model, instance=self._instance)
-        rows = self._bound.model._base_manager.using(using).filter(pk=self._bound.key_of(self._instance))
+        rows = all_rows(self._bound.model, using).filter(pk=self._bound.key_of(self._instance))
         found: str | None = rows.values_list(status, flat=True).first()
         return found
 

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.fields import RecordedStatusField, TimeOrderedUUIDField
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     import datetime
@@ -88,7 +89,7 @@ class StateTransition(RecordOf[M]):
                 f"{self._meta.label} is written by the machine alone, in the transaction that moves the row. "
                 "Use transition_to() on the row, or force the history of imported rows in with bulk_create()."
             )
-        rows: Any = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
+        rows: Any = all_rows(type(self), self._state.db).filter(pk=self.pk)
         stored: dict[str, Any] = rows.values().first() or {}
         if not stored or any(vars(self).get(name, value) != value for name, value in stored.items()):
             raise StateMachineError(

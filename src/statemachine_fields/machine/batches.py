@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import connections, models, router
 
 from statemachine_fields.db.columns import Written
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -49,8 +50,7 @@ class Batches:
     @property
     def owners(self) -> models.QuerySet[Any]:
         """All rows of the model that has the machine's columns."""
-        rows: models.QuerySet[Any] = self.bound.model._base_manager.using(self.using)
-        return rows
+        return all_rows(self.bound.model, self.using)
 
     def run(self, work: Callable[[models.QuerySet[Any]], Done], *, as_owners: bool = True) -> None:
         """Hand batch after batch to the work, each ordered and cut to size."""
@@ -73,7 +73,7 @@ class Batches:
     def _windows(self, as_owners: bool) -> Iterator[models.QuerySet[Any]]:
         """Yield querysets that can be filtered, ordered and locked, have each row once, and together cover the rows."""
         query = self.queryset.query
-        base = self.model._base_manager.using(self.using)
+        base = type(self.queryset)(self.model, using=self.using)  # of the same class, which may make the instances
         if query.is_sliced or query.distinct_fields:  # read once: moving a row may change which rows it holds
             keys = list(dict.fromkeys(self.queryset.values_list("pk", flat=True)))
             for start in range(0, len(keys), LARGEST_KEY_LIST):

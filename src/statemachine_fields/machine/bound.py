@@ -27,6 +27,7 @@ from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.machine.policy import Clock
 from statemachine_fields.machine.questions import Questions
+from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.settling import Pending
 from statemachine_fields.machine.timed import ClockQuestions
 from statemachine_fields.machine.updates import is_expression
@@ -298,7 +299,7 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
 
     def meet_existing_row(self, instance: models.Model, using: str) -> None:
         """Bring an instance that was made by hand up to the row it has been saved to, or refuse to move that row."""
-        rows = self.model._base_manager.using(using).filter(pk=self.key_of(instance))
+        rows = all_rows(self.model, using).filter(pk=self.key_of(instance))
         columns: dict[str, Any] = rows.values(*self.columns).first() or {}
         given = getattr(instance, self.names.status)
         if given not in (self.initial, columns.get(self.names.status)):
@@ -309,7 +310,7 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
 
     def record_first(self, rows: Iterable[tuple[Any, str, Any]], using: str) -> None:
         """Write transition number 1 of rows whose counter says that they have it, from their key, status and time."""
-        self.transition_model._base_manager.using(using).bulk_create(
+        all_rows(self.transition_model, using).bulk_create(
             self.build_record(instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=1)
             for key, status, changed_at in rows
         )

@@ -23,6 +23,7 @@ from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.metadata import loaded, read_metadata
+from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.signals import transition_rejected
 
@@ -146,7 +147,7 @@ class BulkTransitioner(Generic[M]):
         return Done(len(found), found[-1][0] if found else None)
 
     def _record(self, going: Mapping[Any, str], moved: Sequence[tuple[Any, int, Any]]) -> None:
-        self.bound.transition_model._base_manager.using(self.using).bulk_create(
+        all_rows(self.bound.transition_model, self.using).bulk_create(
             self.bound.build_record(
                 instance_id=key,
                 from_status=going[key],

@@ -18,6 +18,7 @@ from statemachine_fields.db.durations import Stay, Window
 from statemachine_fields.exceptions import UnknownState
 from statemachine_fields.machine.graph import StateGraph, plain
 from statemachine_fields.machine.ids import uuid7_floor
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.db.dialect import Table
@@ -138,7 +139,7 @@ class Questions(Generic[M]):
 
     def status_as_of(self, when: datetime.datetime) -> models.Expression:
         """Return the expression behind `as_of()`, for querysets of the model that has the machine's columns."""
-        records: Any = self.transition_model._base_manager.filter(instance=models.OuterRef(self.model._meta.pk.attname))
+        records = all_rows(self.transition_model).filter(instance=models.OuterRef(self.model._meta.pk.attname))
         earlier = records.filter(**_at_or_before(read_instant(when, "when")))
         return NullIf(
             Coalesce(

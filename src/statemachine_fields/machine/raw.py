@@ -14,6 +14,7 @@ from django.db import models, transaction
 
 from statemachine_fields.db.columns import Copied
 from statemachine_fields.machine.fields import row_label
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -69,8 +70,9 @@ class RawSave:
     def _meet_row(self) -> None:
         data = vars(self.instance)
         columns = [name for bound in self.machines for name in bound.columns]
-        rows: models.QuerySet[Any] = models.QuerySet(self.machines[0].model, using=self.using)
-        found: dict[str, Any] = rows.values(*columns).get(pk=self.machines[0].key_of(self.instance))
+        found: dict[str, Any] = (
+            all_rows(self.machines[0].model, self.using).values(*columns).get(pk=self.machines[0].key_of(self.instance))
+        )
         for bound in self.machines:
             names = bound.names
             counter = data.get(names.sequence) or 0

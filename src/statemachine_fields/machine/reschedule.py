@@ -18,6 +18,7 @@ from django.db.models.functions import Coalesce, Least
 from statemachine_fields.db.clock import ComputedTime
 from statemachine_fields.machine.batches import Batches, Done
 from statemachine_fields.machine.questions import StatementClock
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -70,7 +71,7 @@ class Rescheduler:
         self.names = bound.names
         self.dry_run = dry_run
         self.on_batch = on_batch
-        self.batches = Batches(bound, bound.model._base_manager.using(using), batch_size)
+        self.batches = Batches(bound, all_rows(bound.model, using), batch_size)
         if most := self.batches.connection.features.max_query_params:
             self.batches.batch_size = max(min(batch_size, most - OTHER_PARAMETERS), 1)
         self.rows = 0
@@ -174,7 +175,7 @@ def mismatches(bound: BoundMachine[Any], using: str) -> tuple[bool, bool]:
     For a worker that starts: cheap, and therefore a look at some rows of each state only, however large the table.
     """
     names = bound.require_clock()
-    rows: models.QuerySet[Any] = bound.model._base_manager.using(using)
+    rows = all_rows(bound.model, using)
     running = bound.states_that_run()
     idle = [state for state in bound.clocks if state not in running]
     needless = rows.filter(**{f"{names.status}__in": idle, f"{names.next_at}__isnull": False}).exists()

@@ -11,9 +11,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django.db import models, transaction
+from django.db import transaction
 
 from statemachine_fields.exceptions import StateMachineError
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -33,14 +34,14 @@ class Pending:
 
     def has_reached_row(self, bound: BoundMachine[Any], using: str) -> bool:
         """Say whether the row is in that state, or has left it again. Asks the database."""
-        rows: Any = models.QuerySet(bound.model, using=using).filter(pk=self.key)
+        rows = all_rows(bound.model, using).filter(pk=self.key)
         found = rows.values_list(bound.names.status, bound.names.sequence).first()
         if found is None:  # deleted since, as a receiver may do with what is done
             return self.was_saved
         status, sequence = found
         if sequence == self.sequence:
             return bool(status == self.status)
-        records: Any = models.QuerySet(bound.transition_model, using=using)
+        records = all_rows(bound.transition_model, using)
         left = records.filter(instance_id=self.key, sequence=self.sequence + 1).values_list("from_status", flat=True)
         return bool(left.first() == self.status)
 

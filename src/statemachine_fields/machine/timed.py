@@ -16,6 +16,7 @@ from statemachine_fields.db.columns import Raised, Written
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.questions import StatementClock, read_instant
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -88,8 +89,7 @@ class RowClock(Generic[M]):
 
     @property
     def _row(self) -> models.QuerySet[Any]:
-        rows: models.QuerySet[Any] = self.bound.model._base_manager.using(self.using)
-        return rows.filter(pk=self.bound.key_of(self.instance))
+        return all_rows(self.bound.model, self.using).filter(pk=self.bound.key_of(self.instance))
 
     def _reload(self) -> tuple[str, str]:
         """Bring the clock's columns of the instance up to the row, and return its status and who holds it."""

@@ -32,6 +32,7 @@ from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
+from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.settling import Pending, not_settled, watch
 from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
@@ -326,11 +327,14 @@ class Transitioner(Generic[M]):
 
     def _write_left(self) -> None:
         """Let Django write what our statement could not carry, and read back what came of expressions."""
-        rows = type(self.instance)._base_manager.using(self.using).filter(pk=self.instance.pk)
-        rows.update(**self.left)
+        rows = all_rows(type(self.instance), self.using)
+        rows.filter(pk=self.instance.pk).update(**self.left)
         computed = [name for name, value in self.left.items() if is_expression(value)]
         if computed:
-            self.instance.refresh_from_db(using=self.using, fields=computed)
+            # Through the base manager if it is Django's own: an override may not know the argument.
+            filters = type(type(self.instance)._base_manager) is not models.Manager
+            found: dict[str, Any] = {"from_queryset": rows} if filters else {}
+            self.instance.refresh_from_db(using=self.using, fields=computed, **found)
 
     def _settle(self, pending: Pending) -> None:
         """Let the model's own save() and its receivers write the status, and see that they did."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Exists, FilteredRelation, OuterRef, Q
 
+from statemachine_fields.machine.rows import all_rows
+
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
     from statemachine_fields.machine.graph import StateGraph
@@ -212,9 +214,9 @@ class Verifier:
         self.keeps = bound.machine.history_on_delete is models.DO_NOTHING
         self.row_columns = [bound.names.status, bound.names.sequence]
         self.record_columns = ["sequence", "from_status", "to_status", "transitioned_at", "metadata__forced"]
-        self.rows_of: models.QuerySet[Any] = bound.model._base_manager.using(using).order_by("pk")
+        self.rows_of: models.QuerySet[Any] = all_rows(bound.model, using).order_by("pk")
         self.records_of: models.QuerySet[Any] = (
-            bound.transition_model._base_manager.using(using)
+            all_rows(bound.transition_model, using)
             .filter(instance_id__isnull=False)
             .order_by("instance_id", "sequence")
         )

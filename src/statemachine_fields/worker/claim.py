@@ -11,6 +11,7 @@ from django.db.models.base import ModelState
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.db.leases import Claimed, Left, Recovered, Wanted
 from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
+from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.signals import lease_recovered, leases_claimed
 from statemachine_fields.worker.digest import Digest
 from statemachine_fields.worker.events import send
@@ -106,7 +107,7 @@ class Claimer:
     def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:
         """Return the values of each row and the row as an instance, or what was raised in making it."""
         model, using = lane.bound.model, lane.using
-        compiler = model._base_manager.using(using).query.get_compiler(using)
+        compiler = all_rows(model, using).query.get_compiler(using)
         converters = compiler.get_converters([field.get_col(model._meta.db_table) for field in lane.fields])
         attnames = [field.attname for field in lane.fields]
         raw: list[Any] = [row.values for row in rows]
@@ -148,6 +149,8 @@ class Claimer:
         model = lane.bound.model
         keys = [row[0] for row in values]
         found = model._base_manager.using(lane.using).in_bulk(keys)
+        if len(found) < len(keys):  # it filters, or they are gone
+            found |= all_rows(model, lane.using).in_bulk([key for key in keys if key not in found])
         return [found.get(key) or LookupError("The row vanished while it was loaded.") for key in keys]
 
     def _tell(self, lane: Lane, leases: list[Lease]) -> None:
