@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.utils import timezone, translation
 
 from shop.models import Order
+from statemachine_fields.admin.wording import day
 from statemachine_fields.testing import drain
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.outcomes import Kind, Verdict
@@ -13,6 +17,8 @@ from tests.admin.browsing import messages_of, page, text_of, words_of
 from tests.worker.rows import claim_one, columns_of, in_seconds, lane_of, not_mariadb, set_clock
 
 pytestmark = [pytest.mark.django_db, not_mariadb]
+
+MONTH = 30 * 24 * 3600
 
 
 @pytest.fixture
@@ -38,13 +44,126 @@ def park(order):
     set_clock(order, next_at=None, error="<b>The carrier</b> is busy.", failures=3)
 
 
-def test_a_row_that_waits_says_for_how_long(admin_client, order):
-    set_clock(order, next_at=in_seconds(7300))
+def in_state(state, **columns):
+    """Return an order that has just entered a state, with columns of its clock as they are given."""
+    order = Order.objects.create(customer="Ada", total=10)
+    set_clock(order, status=state, **columns)
+    return order
+
+
+def test_a_row_that_waits_says_for_how_long(admin_client):
+    response = look(admin_client, in_state("PAID", next_at=in_seconds(7300)))
+
+    assert "Clock: Runs in 2 hours, 1 minute" in words_of(response)
+    assert verbs(response) == ["run_now"]
+
+
+def test_a_row_that_waits_for_a_worker_says_so(admin_client):
+    assert "Clock: Due now" in words_of(look(admin_client, in_state("PAID", next_at=in_seconds(-1))))
+    assert "Clock: Due for 5 minutes" in words_of(look(admin_client, in_state("PAID", next_at=in_seconds(-305))))
+
+
+def test_a_time_out_says_where_to(admin_client, order):
+    set_clock(order, next_at=in_seconds(25))
 
     response = look(admin_client, order)
 
-    assert "Clock: in 2 hours, 1 minute" in words_of(response)
+    assert re.search(r"Clock: Times out in 2[345] seconds → Cancelled Before that one more try", words_of(response))
     assert verbs(response) == ["run_now"]
+
+
+def test_a_try_before_a_time_out_says_both(admin_client, order):
+    set_clock(order, next_at=in_seconds(5))
+
+    assert re.search(
+        r"Clock: Runs in [45] seconds At the latest Times out in 2[345] seconds → Cancelled",
+        words_of(look(admin_client, order)),
+    )
+
+
+def test_a_time_out_that_is_over_happens_now(admin_client, order):
+    set_clock(order, changed_at=in_seconds(-60), next_at=in_seconds(-35))
+
+    assert "Clock: Times out now → Cancelled" in words_of(look(admin_client, order))
+
+
+def test_a_deletion_says_which_day(admin_client):
+    order = in_state("CANCELLED", next_at=in_seconds(MONTH))
+    said = f"Deleted on {day(in_seconds(MONTH))}"
+
+    response = look(admin_client, order)
+
+    assert f"Clock: {said}" in words_of(response)
+    assert verbs(response) == []
+    assert said in words_of(admin_client.get(page(Order)))
+
+
+def test_a_day_has_its_year_if_that_is_another_one():
+    today = timezone.now()
+
+    assert str(today.year) not in day(today)
+    assert str(today.year + 1) in day(today.replace(year=today.year + 1, day=1))
+
+
+def test_a_deletion_of_today_says_in_how_long(admin_client):
+    order = in_state("CANCELLED", changed_at=in_seconds(7300 - MONTH), next_at=in_seconds(7300))
+
+    assert "Clock: Deleted in 2 hours, 1 minute" in words_of(look(admin_client, order))
+
+
+def test_a_deletion_that_is_overdue_says_what_it_waits_for(admin_client):
+    order = in_state("CANCELLED", changed_at=in_seconds(-MONTH - 60), next_at=in_seconds(-60))
+
+    assert "Clock: Deleted as soon as a worker takes it" in words_of(look(admin_client, order))
+
+
+def test_a_new_try_says_which_it_is_and_of_how_many(admin_client):
+    order = in_state("PACKED", next_at=in_seconds(301), failures=1, error="busy")
+
+    response = look(admin_client, order)
+
+    assert "Clock: Tried again in 5 minutes, 2 of 3" in words_of(response)
+    assert "Tried again in 5 minutes, 2 of 3" in words_of(admin_client.get(page(Order)))
+    assert "If that fails" not in words_of(response)
+
+
+def test_the_last_try_says_what_becomes_of_the_row_if_it_fails(admin_client):
+    order = in_state("PACKED", next_at=in_seconds(-1), failures=2, error="busy")
+
+    response = look(admin_client, order)
+
+    assert "Clock: Due to be tried again, 3 of 3 If that fails it is parked" in words_of(response)
+
+
+def test_a_new_try_without_a_limit_says_which_it_is(admin_client):
+    order = in_state("PAID", next_at=in_seconds(301), failures=6)
+
+    assert "Clock: Tried again in 5 minutes, attempt 7" in words_of(look(admin_client, order))
+    set_clock(order, next_at=in_seconds(-1))
+    assert "Clock: Due to be tried again, attempt 7" in words_of(look(admin_client, order))
+
+
+def test_what_comes_next_is_said_in_the_language_of_the_reader(admin_client):
+    order = in_state("CANCELLED", next_at=in_seconds(MONTH))
+
+    with translation.override("de"):
+        assert f"Uhr: Wird am {day(in_seconds(MONTH))} gelöscht" in words_of(look(admin_client, order))
+        set_clock(order, status="PACKED", next_at=in_seconds(301), failures=1)
+        assert "Uhr: Neuer Versuch in 5 Minuten, 2 von 3" in words_of(look(admin_client, order))
+
+
+def test_a_row_that_was_forgotten_says_what_to_do(admin_client):
+    response = look(admin_client, in_state("PAID", next_at=None))
+
+    assert "Clock: Nothing is due" in words_of(response)
+    assert "statemachine_reschedule" in words_of(response)
+    assert verbs(response) == ["run_now"]
+
+
+def test_the_machine_page_says_of_stuck_rows_what_their_own_pages_say(admin_client):
+    in_state("PACKED", changed_at=in_seconds(-8 * 24 * 3600), next_at=in_seconds(301), failures=1)
+
+    assert "Tried again in 5 minutes, 2 of 3" in words_of(admin_client.get(page(Order, "machine", "states")))
 
 
 def test_a_row_that_runs_says_where_and_until_when(admin_client, order):
@@ -53,16 +172,17 @@ def test_a_row_that_runs_says_where_and_until_when(admin_client, order):
 
     response = look(admin_client, order)
 
-    assert "Clock: running" in words_of(response)
+    assert "Clock: Held by web-1:4711" in words_of(response)
     assert "Worker web-1:4711" in words_of(response)
     assert "Lease ends in" in words_of(response)
+    assert re.search(r"At the latest Times out in 2\d seconds → Cancelled", words_of(response))
     assert verbs(response) == ["release"]
 
 
 def test_a_row_that_was_left_says_so(admin_client, order):
     set_clock(order, lease_owner="web-1:4711", lease_expires_at=in_seconds(-60))
 
-    assert "Clock: left by its worker" in words_of(look(admin_client, order))
+    assert "Clock: Left by its worker" in words_of(look(admin_client, order))
 
 
 def test_a_parked_row_shows_its_error_as_text(admin_client, order):
@@ -70,7 +190,7 @@ def test_a_parked_row_shows_its_error_as_text(admin_client, order):
 
     response = look(admin_client, order)
 
-    assert "Clock: parked" in words_of(response)
+    assert "Clock: Parked: <b>The carrier</b> is busy." in words_of(response)
     assert "<b>The carrier</b> is busy." in text_of(response)
     assert "<b>The carrier</b>" not in response.content.decode()
     assert "Failed attempts 3" in words_of(response)
@@ -82,7 +202,7 @@ def test_a_row_in_a_state_without_a_clock_has_no_verbs(admin_client, order):
 
     response = look(admin_client, order)
 
-    assert "Clock: nothing is due" in words_of(response)
+    assert "Clock: Nothing is due" in words_of(response)
     assert verbs(response) == []
 
 
@@ -94,6 +214,20 @@ def test_run_now_makes_the_row_due(admin_client, order):
     assert messages_of(response) == [f"“{order}” is due now."]
     assert list(Order.states.due()) == [order]
     assert LogEntry.objects.get().change_message == "Run now"
+
+
+def test_run_now_is_only_for_states_where_something_runs(admin_client):
+    order = in_state("CANCELLED", next_at=in_seconds(7300))
+    before = columns_of(order)
+
+    response = wind(admin_client, order, "run_now")
+
+    assert messages_of(response) == [f"“{order}” was left alone: its state has no handler to run."]
+    data = {"action": "states_run_now", "_selected_action": [order.pk]}
+    response = admin_client.post(page(Order), data, follow=True)
+    assert messages_of(response) == ["1 row was left alone: There is no handler to run in its state."]
+    assert columns_of(order) == before
+    assert not LogEntry.objects.exists()
 
 
 def test_run_now_leaves_a_running_row_to_its_worker(admin_client, order):
@@ -192,7 +326,7 @@ def test_too_many_rows_are_left_alone(admin_client, order, monkeypatch):
 def test_the_list_says_what_the_clock_says(admin_client, order):
     park(order)
 
-    assert "parked" in text_of(admin_client.get(page(Order)))
+    assert "Parked: <b>The carrier</b> is busy." in text_of(admin_client.get(page(Order)))
 
 
 def test_what_a_worker_did_is_told_in_the_story(admin_client, order, monkeypatch):

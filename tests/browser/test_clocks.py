@@ -13,22 +13,24 @@ def clock(page):
 
 
 def test_run_now_makes_the_row_due(page, order):
-    set_clock(order, next_at=in_seconds(3600))
+    set_clock(order, status="PAID", next_at=in_seconds(3700))
     page.goto(row_page(order))
-    expect(clock(page).get_by_role("heading")).to_contain_text("in ")
+    expect(clock(page).get_by_role("heading")).to_have_text(
+        "Clock: Runs in 1\N{NO-BREAK SPACE}hour, 1\N{NO-BREAK SPACE}minute"
+    )
 
     button(page, "Run now").click()
 
     expect(message(page)).to_have_text(f"“{order}” is due now.")
-    expect(clock(page).get_by_role("heading")).to_contain_text("due")
+    expect(clock(page).get_by_role("heading")).to_have_text("Clock: Due now")
     assert list(Order.states.due()) == [order]
 
 
 def test_parked_row_shows_its_error_and_is_resumed(page, order):
     set_clock(order, status="PACKED", next_at=None, failures=3, error="GLS takes no bookings")
     page.goto(row_page(order))
-    expect(clock(page)).to_contain_text("parked")
-    expect(clock(page).get_by_text("GLS takes no bookings")).to_be_visible()
+    expect(clock(page)).to_contain_text("Parked: GLS takes no bookings")
+    expect(clock(page).get_by_text("GLS takes no bookings", exact=True)).to_be_visible()
 
     button(page, "Resume").click()
 
@@ -41,8 +43,7 @@ def test_parked_row_shows_its_error_and_is_resumed(page, order):
 def test_row_is_taken_from_its_worker(page, order):
     set_clock(order, next_at=in_seconds(-1), lease_expires_at=in_seconds(600), **LEASE)
     page.goto(row_page(order))
-    expect(clock(page)).to_contain_text("running")
-    expect(clock(page)).to_contain_text("host:1")
+    expect(clock(page)).to_contain_text("Clock: Held by host:1")
 
     button(page, "Release").click()
 
@@ -88,5 +89,14 @@ def test_row_with_nothing_to_run_has_no_button_for_it(page, order):
 
     page.goto(row_page(order))
 
-    expect(clock(page)).to_contain_text("nothing is due")
+    expect(clock(page)).to_contain_text("Nothing is due")
+    expect(clock(page).get_by_role("button")).to_have_count(0)
+
+
+def test_row_that_waits_for_its_deletion_says_so_and_has_no_button(page, order):
+    set_clock(order, status="CANCELLED", next_at=in_seconds(30 * 24 * 3600))
+
+    page.goto(row_page(order))
+
+    expect(clock(page).get_by_role("heading")).to_contain_text("Clock: Deleted on ")
     expect(clock(page).get_by_role("button")).to_have_count(0)

@@ -147,11 +147,11 @@ class MachineActions(RowPages):
                 continue
             try:
                 with transaction.atomic(using=router.db_for_write(type(row), instance=row)):
-                    if verb.run(getattr(row, bound.accessor)):
+                    if verb.run(bound, getattr(row, bound.accessor)):
                         self.log_change(request, row, str(verb.label))
                         done += 1
                     else:
-                        left[_("There was nothing to do.")] += 1
+                        left[str(verb.nothing)] += 1
             except StateMachineError as error:
                 left[why_left(error)] += 1
         if done:

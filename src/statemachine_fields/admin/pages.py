@@ -197,7 +197,7 @@ class RowPages(MachineAdmin):
         setattr(obj, bound.names.lease_token, read_number(request.POST.get("token", "")))
         try:
             with transaction.atomic(using=router.db_for_write(type(obj), instance=obj)):
-                done = verb.run(getattr(obj, bound.accessor))
+                done = verb.run(bound, getattr(obj, bound.accessor))
                 if done:
                     self.log_change(request, obj, str(verb.label))
         except StateMachineError as error:

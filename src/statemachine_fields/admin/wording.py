@@ -33,6 +33,13 @@ def time_tag(time: dt.datetime, text: str = "") -> str:
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), full, shown)
 
 
+def day(time: dt.datetime) -> str:
+    """Return a day as people write it, with its year if that is another one."""
+    moment = local(time)
+    this_year = local(timezone.now()).year == moment.year
+    return date_format(moment, "MONTH_DAY_FORMAT" if this_year else "DATE_FORMAT")
+
+
 def in_words(duration: dt.timedelta) -> str:
     """Return how long something took: in its two largest units, in seconds below a minute."""
     if duration >= MINUTE:

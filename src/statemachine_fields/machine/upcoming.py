@@ -1,0 +1,88 @@
+"""What happens to a row next, by the policy of its state: what a worker will do when the row is due, foreseen.
+
+Pure Python. The answer is a value, so that every page says the same of one row.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.policy import Clock
+
+#: A row may be due this much before its deadline and meet it: two readings of the clock in one statement differ.
+SLACK = datetime.timedelta(seconds=1)
+
+
+class UpcomingKind(enum.StrEnum):
+    """What is next."""
+
+    RUN = "run"
+    RETRY = "retry"
+    TIME_OUT = "time_out"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """One thing that happens to a row at an instant, unless somebody moves it before."""
+
+    kind: UpcomingKind
+    at: datetime.datetime
+    #: Where a time-out leads, or the last try if it fails; None for one that then parks the row.
+    to_state: str | None = None
+    #: Which try it is, if one has failed, or if there is a last one and this is it; and of how many.
+    attempt: int | None = None
+    of: int | None = None
+    #: Whether the state's handler is run then, which may move the row elsewhere.
+    runs: bool = False
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.attempt is not None and self.of is not None and self.attempt >= self.of
+
+
+def foresee(
+    clock: Clock,
+    *,
+    entered_at: datetime.datetime,
+    next_at: datetime.datetime | None,
+    failures: int,
+    now: datetime.datetime,
+) -> Upcoming | None:
+    """Return what comes next for a row that no worker holds; None if nothing ever does.
+
+    :param now: a row that is overdue is judged by its age when a worker takes it, which is not before now.
+    """
+    deadline = deadline_of(clock, entered_at)
+    if next_at is None or not clock.runs:
+        return None
+    if clock.handler is None and deadline is not None:  # a worker puts back what it takes before that
+        next_at = max(next_at, deadline.at)
+    age = (max(next_at, now) - entered_at + SLACK).total_seconds()
+    if clock.is_to_be_deleted(age):
+        return Upcoming(UpcomingKind.DELETE, next_at)
+    if clock.is_timed_out(age):
+        return Upcoming(UpcomingKind.TIME_OUT, next_at, to_state=clock.timeout_to, runs=clock.handler is not None)
+    is_last = clock.is_last_attempt(failures + 1)
+    return Upcoming(
+        kind=UpcomingKind.RETRY if failures else UpcomingKind.RUN,
+        at=next_at,
+        to_state=clock.error_to if is_last else None,
+        attempt=failures + 1 if failures or is_last else None,
+        of=clock.max_attempts if failures or is_last else None,
+        runs=True,
+    )
+
+
+def deadline_of(clock: Clock, entered_at: datetime.datetime) -> Upcoming | None:
+    """Return what happens to a row whatever its handler does, if anything."""
+    if clock.horizon is None:
+        return None
+    at = entered_at + datetime.timedelta(seconds=clock.horizon)
+    if clock.is_to_be_deleted(clock.horizon):
+        return Upcoming(UpcomingKind.DELETE, at)
+    return Upcoming(UpcomingKind.TIME_OUT, at, to_state=clock.timeout_to, runs=clock.handler is not None)
