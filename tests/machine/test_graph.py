@@ -187,6 +187,9 @@ def test_every_state_is_terminal_or_has_targets_and_reachability_is_closed_under
     [
         ({"confirm": 1}, "confirm must be True, or the question to ask, got 1."),
         ({"confirm": None}, "confirm must be True, or the question to ask, got None."),
+        ({"button": None}, "button must be True or False, got None."),
+        ({"button": 0}, "button must be True or False, got 0."),
+        ({"danger": "yes"}, "danger must be True or False, got 'yes'."),
         ({"form": 1}, "form must be a form class, or its dotted path, got 1."),
     ],
 )

@@ -39,7 +39,8 @@ class MachineActions(RowPages):
             self.actions = [*self.actions, *ours]
 
     def _actions_of(self, bound: BoundMachine[Any]) -> list[Action]:
-        targets = {target for targets in bound.graph.edges.values() for target in targets}
+        edges = [(source, target) for source in bound.graph.edges for target in bound.graph.targets(source)]
+        targets = {target for source, target in edges if bound.graph.transition(source, target).button}
         moves = [self._mover(bound, state) for state in bound.graph.states if state in targets]
         return moves + ([self._winder(bound, verb) for verb in VERBS.values()] if bound.is_timed else [])
 
@@ -83,6 +84,7 @@ class MachineActions(RowPages):
             "title": _("Move to %(state)s") % {"state": bound.label_of(state)},
             "subtitle": None,
             "target": badge(bound, state, self.tones(bound)),
+            "is_dangerous": move.is_dangerous,
             "preview": None if is_too_much else move.preview(),
             "seen_total": move.seen.total if move.seen else move.total,
             "total": number_format(move.total, force_grouping=True),

@@ -127,16 +127,28 @@ class BulkMove:
         """Return how many rows can move, and why the others cannot. One query if that depends on the row, else none."""
         preview = Preview(total=self.total)
         for state, number in self.numbers.items():
-            if state in self.singly:
-                preview.cannot[self._asks_for_details] += number
-            elif state not in self.sources:
-                preview.cannot[self._no_move_from(state)] += number
+            if state not in self.sources:
+                preview.cannot[self._why_not_from(state)] += number
         movable = sum(self.numbers[state] for state in self.sources)
         if self._depends_on_the_row():
             self._ask_rows(preview, movable)
         else:
             preview.can = movable
         return preview
+
+    @property
+    def is_dangerous(self) -> bool:
+        """Whether the move ends badly for some of the rows."""
+        return any(self.bound.graph.transition(state, self.target).danger for state in self.sources)
+
+    def _is_by_hand(self, state: str) -> bool:
+        return self.bound.graph.transition(state, self.target).button
+
+    def _why_not_from(self, state: str) -> str:
+        """Say why no row of a state is moved from here."""
+        if not self.bound.graph.allows(state, self.target):
+            return self._no_move_from(state)
+        return self._asks_for_details if self._is_by_hand(state) else self._is_the_systems
 
     def _no_move_from(self, state: str) -> str:
         names = {"from": self.bound.label_of(state), "to": self.bound.label_of(self.target)}
@@ -145,7 +157,9 @@ class BulkMove:
     def _choose_sources(self) -> None:
         """Find the states to move rows from, and the form to ask for all of them: one that they share, and that is not
         about the fields of a single row."""
-        allowed = [state for state in self.numbers if self.bound.graph.allows(state, self.target)]
+        allowed = [
+            state for state in self.numbers if self.bound.graph.allows(state, self.target) and self._is_by_hand(state)
+        ]
         wanted = {state: form_class(self.bound.graph.transition(state, self.target)) for state in allowed}
         kinds = set(wanted.values())
         shared = kinds.pop() if len(kinds) == 1 else None
@@ -218,8 +232,9 @@ class BulkMove:
 
     def _may_go(self, row: Any, outcome: Outcome) -> bool:
         """Say whether a row is moved from here, or why not."""
-        if getattr(row, self.status) in self.singly:
-            outcome.refused[self._asks_for_details] += 1
+        state = getattr(row, self.status)
+        if state in self.singly or not self._is_by_hand(state):
+            outcome.refused[self._why_not_from(state)] += 1
         elif not self.model_admin.has_move_permission(self.request, row):
             outcome.refused[self._not_allowed] += 1
         else:
@@ -229,6 +244,10 @@ class BulkMove:
     @property
     def _asks_for_details(self) -> str:
         return _("The move asks for details of each row. Make it on the row's own page.")
+
+    @property
+    def _is_the_systems(self) -> str:
+        return _("The system makes this move, not people.")
 
     @property
     def _not_allowed(self) -> str:

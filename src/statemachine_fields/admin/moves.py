@@ -53,19 +53,31 @@ class Choice:
     state: str
     label: str
     reasons: tuple[str, ...]
+    is_dangerous: bool
 
 
 def choices_for(bound: BoundMachine[Any], instance: models.Model, user: Any) -> list[Choice]:
-    """Return a button for each move out of the row's state, in the order declared."""
+    """Return a button for each move out of the row's state that is made by hand, in the order declared, the dangerous ones
+    after the others."""
     states = getattr(instance, bound.accessor)
     choices = []
     for target in bound.graph.targets(states.current):
         transition = bound.graph.transition(states.current, target)
+        if not transition.button:
+            continue
         blockers = states.blockers(target, user)
         if writes_the_row(form_class(transition)):  # guards are asked once it is filled in
             blockers = [blocker for blocker in blockers if blocker.code == "permission"]
-        choices.append(Choice(target, button_text(bound, transition), tuple(str(each) for each in blockers)))
-    return choices
+        reasons = tuple(str(each) for each in blockers)
+        choices.append(Choice(target, button_text(bound, transition), reasons, transition.danger))
+    return sorted(choices, key=lambda choice: choice.is_dangerous)
+
+
+def why_no_button(bound: BoundMachine[Any], state: str) -> str:
+    """Say why there is nothing to press for a row in a state."""
+    if bound.graph.is_terminal(state):
+        return pgettext("state machine", "This is an end: no move leads out of it.")
+    return _("No move out of this state is made by hand.")
 
 
 def button_text(bound: BoundMachine[Any], transition: Transition) -> str:
@@ -89,10 +101,11 @@ class RowMove:
         self.states = getattr(instance, bound.accessor)
         self.source: str = self.states.current
         # With an underscore, so that fields of a transition's own form may have any name.
-        self.target = request.POST.get("_to", "")
+        said = request.POST if request.method == "POST" else request.GET
+        self.target = said.get("_to", "")
         self.transition = bound.graph.transition(self.source, self.target)
-        self.expected = read_number(request.POST.get("_expected", ""))
-        self.note = request.POST.get("_note", "")
+        self.expected = read_number(said.get("_expected", ""))
+        self.note = said.get("_note", "")
         self.form_class = form_class(self.transition) or NoteForm
 
     @property
@@ -104,6 +117,11 @@ class RowMove:
     @property
     def is_possible(self) -> bool:
         return self.bound.graph.allows(self.source, self.target)
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether people make this move: a move of the system's own has no button, and nobody else's request does."""
+        return self.transition.button
 
     @property
     def asks_first(self) -> bool:

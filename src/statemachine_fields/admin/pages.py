@@ -19,7 +19,7 @@ from django.utils.translation import ngettext, pgettext
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.clocks import VERBS, Reading, read_clock, why_left
-from statemachine_fields.admin.moves import Choice, RowMove, button_text, choices_for, read_number
+from statemachine_fields.admin.moves import Choice, RowMove, button_text, choices_for, read_number, why_no_button
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
 from statemachine_fields.admin.templates import parent_template
 from statemachine_fields.admin.wording import in_words, since, time_tag
@@ -42,6 +42,7 @@ class Panel:
     duration: str
     sequence: int
     choices: list[Choice]
+    why_no_button: str
     can_move: bool
     move_url: str
     clock: Reading | None
@@ -119,6 +120,7 @@ class RowPages(MachineAdmin):
             duration=in_words(since(changed_at)),
             sequence=getattr(obj, bound.names.sequence),
             choices=choices_for(bound, obj, request.user) if can_move else [],
+            why_no_button=why_no_button(bound, state),
             can_move=can_move,
             move_url=self.row_url("move", obj, bound.accessor),
             clock=read_clock(bound, obj) if bound.is_timed else None,
@@ -140,9 +142,11 @@ class RowPages(MachineAdmin):
         """Move one row, after asking what the transition wants to know. By POST only."""
         bound, obj = self._row_to_change(request, object_id, accessor)
         back = HttpResponseRedirect(self.back_to_row(request, obj))
+        move = RowMove(self, request, bound, obj)
+        if not move.is_by_hand:
+            raise PermissionDenied
         if request.method != "POST":
             return self._refuse_method(request, obj)
-        move = RowMove(self, request, bound, obj)
         label = str(obj)
         if move.target not in bound.graph:
             move.say_no_such_state(label)

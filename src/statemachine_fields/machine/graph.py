@@ -46,6 +46,9 @@ class Transition:
     :param confirm: for the admin: True to ask whether people are sure, or the question to ask.
     :param form: for the admin: a form, or the dotted path of one, that people fill in first. What they say about fields
         of the row is written with the move; the rest is kept with its record.
+    :param button: for the admin: False for a move of the system's own, which people are not offered there and cannot
+        make. Programs and workers make it as any other.
+    :param danger: for the admin: that the move ends badly. Its button looks it, and comes after the others.
     """
 
     to: str
@@ -53,12 +56,17 @@ class Transition:
     permission: str | Callable[[Any, Any], bool] | None = None
     confirm: bool | Label = False
     form: type[Any] | str | None = None
+    button: bool = True
+    danger: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.confirm, bool | str | Promise):
             raise ValueError(f"confirm must be True, or the question to ask, got {self.confirm!r}.")
         if self.form is not None and not isinstance(self.form, str | type):
             raise ValueError(f"form must be a form class, or its dotted path, got {self.form!r}.")
+        for name in ("button", "danger"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True, slots=True)
