@@ -72,10 +72,21 @@ class MachineActions(RowPages):
         form = move.form_class(request.POST, request.FILES) if filled_in else move.form_class()
         if not filled_in or not form.is_valid() or move.total > self.bulk_limit:
             return self._ask_for_many(request, move, form)
-        self._report(request, move.run(form), bound.label_of(state))
+        outcome = move.run(form)
+        if not outcome.moved and form.has_changed():  # what was typed is lost otherwise
+            form.add_error(None, self._why_none_moved(outcome))
+            return self._ask_for_many(request, move, form, is_refused=True)
+        self._report(request, outcome, bound.label_of(state))
         return None
 
-    def _ask_for_many(self, request: HttpRequest, move: BulkMove, form: Any) -> HttpResponse:
+    def _why_none_moved(self, outcome: Outcome) -> list[str]:
+        refused = outcome.all_refused()
+        said = [f"{number_format(number, force_grouping=True)} × {why}" for why, number in refused.most_common()]
+        return [*said, *outcome.errors]
+
+    def _ask_for_many(
+        self, request: HttpRequest, move: BulkMove, form: Any, *, is_refused: bool = False
+    ) -> HttpResponse:
         bound, state = move.bound, move.target
         is_too_much = move.total > self.bulk_limit
         across = request.POST.get("select_across") == "1"
@@ -85,6 +96,7 @@ class MachineActions(RowPages):
             "subtitle": None,
             "target": badge(bound, state, self.tones(bound)),
             "is_dangerous": move.is_dangerous,
+            "is_refused": is_refused,
             "preview": None if is_too_much else move.preview(),
             "seen_total": move.seen.total if move.seen else move.total,
             "total": number_format(move.total, force_grouping=True),
@@ -108,14 +120,12 @@ class MachineActions(RowPages):
             )
             names = {"number": number_format(outcome.moved, force_grouping=True), "state": state}
             self.message_user(request, text % names, messages.SUCCESS)
-        if outcome.changed:
-            outcome.refused[_("Changed or deleted since you saw the list.")] += outcome.changed
-        if outcome.refused:
-            number = outcome.refused.total()
+        if refused := outcome.all_refused():
+            number = refused.total()
             text = ngettext("%(number)s row was not moved: %(why)s", "%(number)s rows were not moved: %(why)s", number)
-            self._say_reasons(request, text, outcome.refused)
-        if outcome.error:
-            text = _("The move stopped there, and can be repeated: %(why)s") % {"why": outcome.error}
+            self._say_reasons(request, text, refused)
+        if outcome.errors:
+            text = _("The move stopped there, and can be repeated: %(why)s") % {"why": " ".join(outcome.errors)}
             self.message_user(request, text, messages.ERROR)
 
     def _say_reasons(self, request: HttpRequest, text: str, reasons: Counter[str]) -> None:

@@ -62,7 +62,12 @@ class Outcome:
     #: Rows that were changed or deleted since they were seen.
     changed: int = 0
     #: What stopped it half way.
-    error: str = ""
+    errors: list[str] = field(default_factory=list)
+
+    def all_refused(self) -> Counter[str]:
+        """Return how many rows were not moved, by the reason."""
+        changed = {_("Changed or deleted since you saw the list."): self.changed} if self.changed else {}
+        return self.refused + Counter(changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +213,7 @@ class BulkMove:
             try:
                 self._move(part, arguments, outcome)
             except (StateMachineError, ValidationError) as error:
-                outcome.error = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+                outcome.errors = list(error.messages) if isinstance(error, ValidationError) else [str(error)]
                 break
         return outcome
 

@@ -9,6 +9,7 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
@@ -99,6 +100,8 @@ class RowMove:
         self.bound = bound
         self.instance = instance
         self.states = getattr(instance, bound.accessor)
+        #: What the row is called. A form of its fields changes the instance, also if it is refused.
+        self.label = str(instance)
         self.source: str = self.states.current
         # With an underscore, so that fields of a transition's own form may have any name.
         said = request.POST if request.method == "POST" else request.GET
@@ -135,7 +138,7 @@ class RowMove:
     def form(self, *, filled_in: bool) -> forms.BaseForm:
         """Return the form of the transition: as it was sent, or as it is first shown."""
         if filled_in and not self.asks_first:
-            return NoteForm({"note": self.note})
+            return NoteForm({"note": self.request.POST.get("note", self.note)})
         arguments: dict[str, Any] = {}
         if writes_the_row(self.form_class):
             arguments["instance"] = self.instance
@@ -145,12 +148,24 @@ class RowMove:
             return self.form_class(self.request.POST, self.request.FILES, **arguments)
         return self.form_class(**arguments)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether people have filled something in, which is lost if it is not shown again."""
+        return "_confirm" in self.request.POST or bool(self.note)
+
+    def refused_form(self, reasons: list[str]) -> forms.BaseForm:
+        """Return the form with what was filled in, and why the row was not moved."""
+        form = self.form(filled_in=True)
+        form.full_clean()
+        form.add_error(None, [capfirst(reason) for reason in reasons])  # type: ignore[arg-type]  # the stubs know of one
+        return form
+
     def carried_note(self, form: forms.BaseForm) -> str:
         """Return the note that was typed beside the button, if the form has no place for it."""
         return "" if "note" in form.fields and not writes_the_row(form) else self.note[:NOTE_LENGTH]
 
-    def make(self, form: forms.BaseForm, label: str) -> None:
-        """Move the row and log it, both or neither, and say what happened."""
+    def make(self, form: forms.BaseForm) -> Exception | None:
+        """Move the row and log it, both or neither. Say that it is done, or return why it is not."""
         try:
             with transaction.atomic(using=router.db_for_write(type(self.instance), instance=self.instance)):
                 arguments = self._arguments(form)
@@ -161,10 +176,10 @@ class RowMove:
                     self.request, self.instance, moved_message(self.bound, self.source, self.target)
                 )
         except (StateMachineError, ValidationError) as error:
-            self.say_why_not(error, label)
-            return
-        names = {"row": label, "from": self.bound.label_of(self.source), "to": self.bound.label_of(self.target)}
+            return error
+        names = {"row": self.label, "from": self.bound.label_of(self.source), "to": self.bound.label_of(self.target)}
         self._say(_("“%(row)s” was moved from %(from)s to %(to)s.") % names, messages.SUCCESS)
+        return None
 
     def _arguments(self, form: forms.BaseForm) -> dict[str, Any]:
         arguments = self.model_admin.get_transition_arguments(
@@ -181,50 +196,58 @@ class RowMove:
                 raise TransitionBlocked(str(self.instance), self.source, self.target, targets, blockers)
         return arguments
 
-    def say_why_not(self, error: Exception, label: str) -> None:
+    def say_why_not(self, error: Exception) -> None:
         """Say in plain words why the row was not moved."""
-        if isinstance(error, ConcurrentTransition) and error.status is not None:
-            self.say_too_late(label)
-        else:
-            lost = isinstance(error, ConcurrentTransition)
-            self._say(_not_moved(label, self._why_not(error)), messages.WARNING if lost else messages.ERROR)
+        lost = isinstance(error, ConcurrentTransition)
+        why = " ".join(self.reasons(error))
+        self._say(_not_moved(self.label, why), messages.WARNING if lost else messages.ERROR)
 
-    def say_too_late(self, label: str) -> None:
+    def say_too_late(self) -> None:
         """Say who was faster; that it is done, if it was this person themselves who pressed twice."""
         last = self.states.history.first()
-        if last is not None and last.to_status == self.target and self._is_own(_actor(last)):
-            names = {"row": label, "to": self.bound.label_of(self.target)}
+        if self._is_done(last):
+            names = {"row": self.label, "to": self.bound.label_of(self.target)}
             self._say(_("You have moved “%(row)s” to %(to)s already.") % names, messages.INFO)
         else:
-            self._say(_not_moved(label, self._who_was_faster(last)), messages.WARNING)
+            self._say(_not_moved(self.label, self._who_was_faster(last)), messages.WARNING)
+
+    def why_too_late(self) -> str:
+        """Return who was faster; nothing if it was this person themselves."""
+        last = self.states.history.first()
+        return "" if self._is_done(last) else self._who_was_faster(last)
+
+    def _is_done(self, last: Any) -> bool:
+        """Say whether the last move of the row is the one that is asked for, made by the same person."""
+        return last is not None and last.to_status == self.target and self._is_own(_actor(last))
 
     def _is_own(self, actor: Any) -> bool:
         own = described(self.request.user)
         return isinstance(actor, dict) and all(str(actor.get(name)) == str(own[name]) for name in ("model", "pk"))
 
-    def say_no_such_state(self, label: str) -> None:
-        self._say(_not_moved(label, _("there is no such state.")), messages.ERROR)
+    def say_no_such_state(self) -> None:
+        self._say(_not_moved(self.label, _("there is no such state.")), messages.ERROR)
 
-    def say_no_such_move(self, label: str) -> None:
-        self._say(_not_moved(label, self._no_such_move(self.source, self.target)), messages.ERROR)
+    def say_no_such_move(self) -> None:
+        self._say(_not_moved(self.label, self._no_such_move(self.source, self.target)), messages.ERROR)
 
     def _no_such_move(self, source: str, target: str) -> str:
         names = {"from": self.bound.label_of(source), "to": self.bound.label_of(target)}
         return _("there is no move from %(from)s to %(to)s.") % names
 
-    def _why_not(self, error: Exception) -> str:
+    def reasons(self, error: Exception) -> list[str]:
+        """Return in plain words what is against the move."""
         match error:
             case ConcurrentTransition():
-                return _("the database was busy with the same row. Try again.")
+                return [_("the database was busy with the same row. Try again.")]
             case TransitionBlocked(blockers=blockers):
-                return " ".join(str(blocker) for blocker in blockers)
+                return [str(blocker) for blocker in blockers]
             case InvalidStateTransition():
-                return self._no_such_move(error.from_status, error.to_status)
+                return [self._no_such_move(error.from_status, error.to_status)]
             case RowMissing():
-                return _("it has been deleted meanwhile.")
+                return [_("it has been deleted meanwhile.")]
             case ValidationError():
-                return " ".join(error.messages)
-        return str(error)
+                return list(error.messages)
+        return [str(error)]
 
     def _who_was_faster(self, last: Any) -> str:
         if last is None:
@@ -241,6 +264,11 @@ class RowMove:
 
     def _say(self, text: str, level: int) -> None:
         self.model_admin.message_user(self.request, text, level)
+
+
+def is_too_late(error: Exception) -> bool:
+    """Say whether a move was refused because somebody else has moved the row."""
+    return isinstance(error, ConcurrentTransition) and error.status is not None
 
 
 def _not_moved(label: str, why: str) -> str:

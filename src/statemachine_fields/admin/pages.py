@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin.helpers import AdminForm
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import models, router, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -19,7 +20,15 @@ from django.utils.translation import ngettext, pgettext
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.clocks import VERBS, Reading, read_clock, why_left
-from statemachine_fields.admin.moves import Choice, RowMove, button_text, choices_for, read_number, why_no_button
+from statemachine_fields.admin.moves import (
+    Choice,
+    RowMove,
+    button_text,
+    choices_for,
+    is_too_late,
+    read_number,
+    why_no_button,
+)
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
 from statemachine_fields.admin.templates import parent_template
 from statemachine_fields.admin.wording import in_words, since, time_tag
@@ -147,30 +156,54 @@ class RowPages(MachineAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return self._refuse_method(request, obj)
-        label = str(obj)
         if move.target not in bound.graph:
-            move.say_no_such_state(label)
+            move.say_no_such_state()
             return back
         if move.is_stale:
-            move.say_too_late(label)
-            return back
+            return self._too_late(request, move) or back
         if not move.is_possible:
-            move.say_no_such_move(label)
+            move.say_no_such_move()
             return back
         filled_in = "_confirm" in request.POST or not move.asks_first
         form = move.form(filled_in=filled_in)
-        if filled_in and form.is_valid():
-            move.make(form, label)
+        if not (filled_in and form.is_valid()):
+            return self._ask(request, move, form)
+        error = move.make(form)
+        if error is None:
             return back
-        return self._ask(request, move, form)
+        # The row as it is now, without what the form wrote into the instance.
+        return self._refused(request, move, error, self.get_object(request, unquote(object_id))) or back
 
-    def _ask(self, request: HttpRequest, move: RowMove, form: Any) -> HttpResponse:
+    def _refused(self, request: HttpRequest, move: RowMove, error: Exception, row: Any) -> HttpResponse | None:
+        """Show what was filled in again with the reason on it, or say it if there is nothing to show."""
+        if row is None:
+            move.say_why_not(error)
+            return None
+        again = RowMove(self, request, move.bound, row)
+        if is_too_late(error):
+            return self._too_late(request, again)
+        if not move.is_answered:
+            move.say_why_not(error)
+            return None
+        return self._ask(request, again, again.refused_form(move.reasons(error)), is_refused=True)
+
+    def _too_late(self, request: HttpRequest, move: RowMove) -> HttpResponse | None:
+        """Let people who filled something in decide anew about the row as it is now, if the move is still there."""
+        why = move.why_too_late()
+        if not (why and move.is_answered and move.is_possible and move.is_by_hand):
+            move.say_too_late()
+            return None
+        move.expected = getattr(move.instance, move.bound.names.sequence)
+        return self._ask(request, move, move.refused_form([why]), is_refused=True)
+
+    def _ask(self, request: HttpRequest, move: RowMove, form: Any, *, is_refused: bool = False) -> HttpResponse:
         bound, obj, tones = move.bound, move.instance, self.tones(move.bound)
         fields = [(None, {"fields": list(form.fields)})]
         context = {
             "title": button_text(bound, move.transition),
-            "subtitle": str(obj),
-            "object": obj,
+            "subtitle": move.label,
+            "object": move.label,
+            "is_refused": is_refused,
             "question": move.question,
             "button": button_text(bound, move.transition) if move.transition.form else _("Yes, I’m sure"),
             "source": badge(bound, move.source, tones),
