@@ -103,7 +103,8 @@ class MachinePage(MachineAdmin):
     def get_urls(self) -> list[URLPattern]:
         name = f"{self.opts.app_label}_{self.opts.model_name}_machine"
         return [
-            path("machine/<str:accessor>/", self.admin_site.admin_view(self.machine_view), name=name),
+            # No row's address begins so: Django quotes the underscore of a key. A row may well be called "machine".
+            path("_machine/<str:accessor>/", self.admin_site.admin_view(self.machine_view), name=name),
             *super().get_urls(),
         ]
 

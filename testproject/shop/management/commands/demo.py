@@ -149,7 +149,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The shop is open. Its admin is at http://127.0.0.1:{port}/admin/")
         self.stdout.write(f"  user {USER}, password {PASSWORD}")
         self.stdout.write(f"  orders, as they move:  http://127.0.0.1:{port}/admin/shop/order/")
-        self.stdout.write(f"  how long they stay:    http://127.0.0.1:{port}/admin/shop/order/machine/states/")
+        self.stdout.write(f"  how long they stay:    http://127.0.0.1:{port}/admin/shop/order/_machine/states/")
         self.stdout.write(f"  every transition:      http://127.0.0.1:{port}/admin/shop/orderstatetransition/")
         self.stdout.write(f"  what the worker did:   http://127.0.0.1:{port}/admin/statemachine_worker/runstatistics/")
         self.say("Stop with Ctrl-C. Below is what the worker says.\n")
