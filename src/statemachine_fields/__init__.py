@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     InvalidStateTransition,
+    RetiredState,
     RowLeased,
     RowMissing,
     StateMachineError,
@@ -30,6 +31,7 @@ __all__ = [
     "BoundMachine",
     "ConcurrentTransition",
     "InvalidStateTransition",
+    "RetiredState",
     "RowLeased",
     "RowMissing",
     "State",

@@ -18,6 +18,7 @@ __all__ = [
     "ConcurrentTransition",
     "InvalidStateTransition",
     "LeaseLost",
+    "RetiredState",
     "RowLeased",
     "RowMissing",
     "StateMachineError",
@@ -70,6 +71,21 @@ class UnknownState(InvalidStateTransition):
         guess = [folded[match] for match in close]
         hint = f"Did you mean {guess[0]!r}?" if guess else "Add the state to `states`, or name a declared one."
         return f"{self.label} has no state {self.state!r}. Declared: {', '.join(self.known)}. {hint}"
+
+
+class RetiredState(InvalidStateTransition):
+    """A state was to be entered that rows may only leave. `from_status` is empty where no row was about to move."""
+
+    def __init__(self, label: str, state: str, from_status: str = "", allowed: Sequence[str] = ()) -> None:
+        super().__init__(label, from_status, state, allowed)
+        self.args = (label, state, from_status, list(allowed))
+
+    def __str__(self) -> str:
+        if not self.from_status:
+            remedy = "A new row begins in another state, and rows move to others."
+        else:
+            remedy = f"Allowed from here: {', '.join(self.allowed) or 'nothing, the state is terminal'}."
+        return f"{self.label}: {self.to_status!r} is retired, so rows may leave it and none may enter it. {remedy}"
 
 
 class TransitionBlocked(InvalidStateTransition):

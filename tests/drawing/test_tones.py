@@ -5,7 +5,7 @@ import re
 import pytest
 
 from statemachine_fields.drawing.tones import DARK, LIGHT, TONES, tone_css, tones_of
-from statemachine_fields.machine.graph import build_graph
+from statemachine_fields.machine.graph import State, build_graph
 
 PAGES = {"light": ("#ffffff", LIGHT), "dark": ("#121212", DARK)}  # the backgrounds of Django's admin
 
@@ -66,6 +66,16 @@ def test_chosen_tones_win_and_leave_the_others_as_they_are():
 
 def test_initial_state_is_gray_if_it_is_terminal_too():
     assert tones_of(graph_of("A", A=[])) == {"A": "gray"}
+
+
+def test_a_state_that_retires_turns_gray_and_leaves_the_others_as_they_are():
+    edges = {"A": ["B", "D"], "C": ["D"], "B": ["D"]}
+    before = build_graph([(state, state) for state in "ACBD"], "A", {**edges, "A": ["B", "C", "D"]}, 50)
+    states = [State(state, retired=state == "C") for state in "ACBD"]
+    after = build_graph(states, "A", edges, 50)
+
+    assert tones_of(after) == {**tones_of(before), "C": "gray"}
+    assert tones_of(before)["C"] != "gray"
 
 
 def test_unknown_tone_is_refused_with_the_known_ones():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lab.models import Invoice
 from statemachine_fields.machine.diagram import FORMATS, draw
-from statemachine_fields.machine.graph import Transition, build_graph
+from statemachine_fields.machine.graph import State, Transition, build_graph
 
 DOOR = {
     "states": [("OPEN", "Open"), ("SHUT", "Shut"), ("SEALED", "Sealed for good")],
@@ -345,3 +345,23 @@ def test_labels_of_moves_stand_beside_their_arrows():
     assert "    B --> A\n" in draw(graph)
     assert '    A -> B [label="say: #1", fontname="sans-serif", fontsize=10];' in draw(graph, "dot")
     assert "    B -> A;" in draw(graph, "dot")
+
+
+def test_retired_states_are_drawn_apart():
+    states = [("OPEN", "Open"), State("AJAR", "Ajar", retired=True), ("SHUT", "Shut")]
+    graph = build_graph(states, "OPEN", {"OPEN": ["SHUT"], "AJAR": ["SHUT"]}, max_length=50)
+    mermaid = draw(graph, "mermaid")
+    assert "    classDef retired fill:none,stroke:#888,stroke-dasharray:5 4,color:#888\n" in mermaid
+    assert "    class AJAR retired\n" in mermaid
+    assert '    AJAR [label="Ajar", style="rounded,dashed", color=gray50, fontcolor=gray40];\n' in draw(graph, "dot")
+    assert "| `AJAR` (retired) | Ajar | `SHUT` |\n" in draw(graph, "markdown")
+    boxes = re.findall(
+        r'data-state="(\w+)".*?<rect class="smf-box"[^>]*?( stroke-dasharray="5 4")?/>', draw(graph, "svg")
+    )
+    assert boxes == [("OPEN", ""), ("AJAR", ' stroke-dasharray="5 4"'), ("SHUT", "")]
+
+
+def test_nothing_is_said_of_retired_states_where_there_is_none():
+    assert "retired" not in "".join(
+        draw(build_graph(**DOOR, max_length=50), each) for each in ("mermaid", "dot", "markdown")
+    )

@@ -241,6 +241,8 @@ class _Drawing:
             classes.append("smf-faded")
         if self.graph.is_terminal(state):
             classes.append("smf-terminal")
+        if self.graph.states[state].retired:
+            classes.append("smf-retired")
         says = quote(self.names[state] + (f": {self.notes[state]}" if state in self.notes else ""))
         shapes = "".join(self._box(state, box))
         group = f'<g class="{" ".join(classes)}" data-state="{quote(state)}"><title>{says}</title>{shapes}</g>'
@@ -252,7 +254,8 @@ class _Drawing:
         fill, text = "fill", "text"
         if state == self.current:
             fill, text = "text", "fill"
-        yield rectangle("smf-box", box, 0, self._paint(tone, fill=fill, stroke="line"))
+        dashes = ' stroke-dasharray="5 4"' if self.graph.states[state].retired else ""
+        yield rectangle("smf-box", box, 0, self._paint(tone, fill=fill, stroke="line") + dashes)
         if self.graph.is_terminal(state):
             yield rectangle("smf-inner", box, -3.5, self._paint(tone, fill="none", stroke="line"))
         lines = [("smf-name", LINE, NAME, words) for words in self.lines[state]]

@@ -49,8 +49,8 @@ LAST = ("green", "red", "pink")
 def tones_of(graph: StateGraph, chosen: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a tone for each state: what was chosen, else by its place.
 
-    The initial state is gray, terminal ones are green, red and pink in turn, and those between are blue, purple, teal
-    and amber in turn. What is not a tone or not a state raises ValueError.
+    The initial state and retired ones are gray, terminal ones are green, red and pink in turn, and those between are
+    blue, purple, teal and amber in turn. What is not a tone or not a state raises ValueError.
     """
     chosen = chosen or {}
     for state, tone in chosen.items():
@@ -64,7 +64,8 @@ def tones_of(graph: StateGraph, chosen: Mapping[str, str] | None = None) -> dict
     tones = {}
     for state in graph.states:
         tone = FIRST if state == graph.initial else next(last if graph.is_terminal(state) else between)
-        tones[state] = chosen.get(state, tone)
+        # A retired one has had its turn, so that the others keep their tones when it retires.
+        tones[state] = chosen.get(state, FIRST if graph.states[state].retired else tone)
     return tones
 
 

@@ -16,7 +16,7 @@ from django.db.models.base import ModelState
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.columns import Raised, Settle, Written
 from statemachine_fields.db.dialect import ClockNames, Shape, Table
-from statemachine_fields.exceptions import UnrecordedStatusChange
+from statemachine_fields.exceptions import InvalidStateTransition, RetiredState, UnrecordedStatusChange
 from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import StatusField, row_label
@@ -106,6 +106,13 @@ class BoundMachine(Questions[M], ClockQuestions[M]):
                 "another model of the app. Run `manage.py check`."
             )
         return self.audit_model
+
+    def refuse_move(self, label: str, from_status: str, to_status: str) -> InvalidStateTransition:
+        """Return what is wrong with a move between two states that is not declared."""
+        allowed = self.graph.targets(from_status)
+        if self.graph.states[to_status].retired:
+            return RetiredState(label, to_status, from_status, allowed)
+        return InvalidStateTransition(label, from_status, to_status, allowed)
 
     def label_of(self, state: str) -> str:
         """Return a state's label in the active language, or the value itself if it is no longer declared."""

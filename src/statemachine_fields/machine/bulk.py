@@ -16,7 +16,7 @@ from django.db import models, transaction
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.columns import Raised, Written
 from statemachine_fields.db.dialect import BulkMove, dialect_for
-from statemachine_fields.exceptions import InvalidStateTransition, RowMissing, UnknownState
+from statemachine_fields.exceptions import InvalidStateTransition, RetiredState, RowMissing, UnknownState
 from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.context import with_actor, with_context
 from statemachine_fields.machine.graph import plain
@@ -69,6 +69,8 @@ class BulkTransitioner(Generic[M]):
     ) -> None:
         if to_status not in bound.graph:
             raise UnknownState(str(bound), to_status, list(bound.graph.states))
+        if bound.graph.states[to_status].retired:
+            raise RetiredState(str(bound), plain(to_status))
         self.batches = Batches(bound, queryset, batch_size)
         self.bound = bound
         self.model = self.batches.model

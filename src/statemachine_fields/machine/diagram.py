@@ -61,6 +61,9 @@ def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
             yield f"    {ids[source]} --> {ids[target]}" + (f": {_escape(label, '#')}" if label else "")
         if graph.is_terminal(source):
             yield f"    {ids[source]} --> [*]"
+    if graph.retired_states:
+        yield "    classDef retired fill:none,stroke:#888,stroke-dasharray:5 4,color:#888"
+        yield f"    class {','.join(ids[state] for state in graph.retired_states)} retired"
 
 
 def _dot(graph: StateGraph, title: str) -> Iterable[str]:
@@ -72,6 +75,8 @@ def _dot(graph: StateGraph, title: str) -> Iterable[str]:
     ids = _ids(graph)  # none starts with an underscore
     for value, label in labels_of(graph).items():
         border = ", peripheries=2" if graph.is_terminal(value) else ""
+        if graph.states[value].retired:
+            border += ', style="rounded,dashed", color=gray50, fontcolor=gray40'
         yield f"    {ids[value]} [label={_quoted(label)}{border}];"
     yield f"    _start -> {ids[graph.initial]};"
     for source in graph.states:
@@ -88,6 +93,7 @@ def _markdown(graph: StateGraph, title: str) -> Iterable[str]:
     yield from ("| State | Label | Moves to |", "| --- | --- | --- |")
     for value, state in graph.states.items():
         name = _code(visible(value)) + (" (initial)" if value == graph.initial else "")
+        name += " (retired)" if state.retired else ""
         targets = ", ".join(_code(visible(target)) for target in graph.targets(value))
         yield f"| {name} | {_escape(label_of(state), '&#')} | {targets or 'nothing (terminal)'} |"
 

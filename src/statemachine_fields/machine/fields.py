@@ -22,7 +22,7 @@ from django.db.models.query_utils import DeferredAttribute
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.columns import Keep, Raised, Settle, Written
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.exceptions import RECORDED, UnknownState, UnrecordedStatusChange
+from statemachine_fields.exceptions import RECORDED, RetiredState, UnknownState, UnrecordedStatusChange
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
 
@@ -256,6 +256,8 @@ class StatusField(MachineColumn, CharField):
             status = getattr(instance, self.attname)
             if status not in self.bound.graph:
                 raise UnknownState(str(self.bound), status, list(self.bound.graph.states))
+            if self.bound.graph.states[status].retired:
+                raise RetiredState(str(self.bound), plain(status))
         elif self.assignments.made(instance):
             was = vars(instance._state)[self.assignments.was]
             now = vars(instance).get(self.attname)

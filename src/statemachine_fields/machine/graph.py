@@ -21,15 +21,21 @@ Targets: TypeAlias = "Iterable[str | Transition]"
 
 @dataclass(frozen=True, slots=True)
 class State(Policy):
-    """One declared state: its value in the database, its label for people, and its policy for workers."""
+    """One declared state: its value in the database, its label for people, and its policy for workers.
+
+    :param retired: that rows may leave the state and none may enter it any more.
+    """
 
     value: str
     label: Label = ""
+    retired: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
         if not isinstance(self.value, str) or not self.value:
             raise ValueError(f"A state's value must be a non-empty string, got {self.value!r}.")
+        if not isinstance(self.retired, bool):
+            raise ValueError(f"retired must be True or False, got {self.retired!r}.")
         object.__setattr__(self, "value", plain(self.value))
         if self.label is None or (
             isinstance(self.label, str) and not self.label
@@ -100,6 +106,10 @@ class StateGraph:
     def terminal_states(self) -> tuple[str, ...]:
         return tuple(state for state in self.states if self.is_terminal(state))
 
+    @property
+    def retired_states(self) -> tuple[str, ...]:
+        return tuple(value for value, state in self.states.items() if state.retired)
+
     def reachable(self, *sources: str) -> frozenset[str]:
         """Return the sources and every state that some path of moves leads to from them."""
         seen = set(sources)
@@ -112,8 +122,8 @@ class StateGraph:
         return frozenset(seen)
 
     def unreachable_states(self) -> tuple[str, ...]:
-        """Return the states that no path from the initial one leads to."""
-        reached = self.reachable(self.initial)
+        """Return the states that no path leads to from the initial one, nor from those that rows are still in."""
+        reached = self.reachable(self.initial, *self.retired_states)
         return tuple(state for state in self.states if state not in reached)
 
     def trap_states(self) -> tuple[str, ...]:
@@ -141,6 +151,8 @@ def build_graph(states: States, initial: str, transitions: Mapping[str, Targets]
     declared = _read_states(states, max_length)
     if initial not in declared:
         raise _misnamed(f"Initial state {initial!r} not found in states", initial, declared)
+    if declared[initial].retired:
+        raise _retired(f"Initial state {plain(initial)!r} is retired")
     if not isinstance(transitions, Mapping):
         raise ValueError(
             f"transitions must map a state to the list of states it may move to, got {type(transitions).__name__}."
@@ -166,6 +178,8 @@ def _check_policies(graph: StateGraph) -> None:
                 continue
             if target not in graph:
                 raise _misnamed(f"{option} of {state.value!r} names {target!r}, not in states", target, graph.states)
+            if graph.states[target].retired:
+                raise _retired(f"{option} of {state.value!r} is {target!r}, which is retired")
             if not graph.allows(state.value, target):
                 raise ValueError(
                     f"{option} of {state.value!r} is {target!r}, and there is no such transition. Add {target!r} to the "
@@ -215,10 +229,16 @@ def _read_targets(source: str, targets: Targets, declared: Mapping[str, State]) 
         target = entry.to if isinstance(entry, Transition) else entry
         if target not in declared:
             raise _misnamed(f"Transition target {target!r} not in states", target, declared)
+        if declared[target].retired:
+            raise _retired(f"Transition target {plain(target)!r} of {plain(source)!r} is retired")
         if target in read:
             raise ValueError(f"The transition from {source!r} to {target!r} is declared twice. Remove one of the two.")
         read[plain(target)] = entry if isinstance(entry, Transition) else None
     return read
+
+
+def _retired(message: str) -> ValueError:
+    return ValueError(f"{message}: rows may leave it and none may enter it. Name another state.")
 
 
 def _misnamed(message: str, name: object, declared: Mapping[str, State]) -> ValueError:

@@ -244,7 +244,7 @@ class Transitioner(Generic[M]):
         vars(self.instance)[self.bound.names.sequence] = row.sequence
         allowed = self.bound.graph.targets(row.status)
         if not self.forced and self.to_status not in allowed:
-            return InvalidStateTransition(label, row.status, self.to_status, allowed)
+            return self.bound.refuse_move(label, row.status, self.to_status)
         blockers = self._blockers(row.status)
         return TransitionBlocked(label, row.status, self.to_status, allowed, blockers) if blockers else None
 

@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.exceptions import InvalidStateTransition, TransitionBlocked, UnknownState
+from statemachine_fields.exceptions import TransitionBlocked, UnknownState
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import find_blockers
 from statemachine_fields.machine.metadata import read_metadata
@@ -247,7 +247,7 @@ class Attempts:
             raise UnknownState(lease.label, to_status, list(bound.graph.states), lease.status)
         allowed = bound.graph.targets(lease.status)
         if to_status not in allowed:
-            raise InvalidStateTransition(lease.label, lease.status, to_status, allowed)
+            raise bound.refuse_move(lease.label, lease.status, to_status)
         if bound.guards and (blockers := find_blockers(bound, row, lease.status, to_status)):
             raise TransitionBlocked(lease.label, lease.status, to_status, allowed, blockers)
         if move.update:

@@ -5,6 +5,7 @@ from lab.models.hardship import Stint
 from lab.models.harm import AsyncStunt, AtomicStunt, HeardStunt, Locker, SavedStunt, Stunt
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
 from lab.models.options import Defaulting, Kept, Logged, Protected, Reasoned, Stamping, Unindexed
+from lab.models.renamed import Consignment
 from lab.models.saving import Audited, Derived, Hooked, Lazy, Stamped
 from lab.models.shapes import (
     Barrel,
@@ -71,6 +72,7 @@ __all__ = [
     "Call",
     "Car",
     "Chore",
+    "Consignment",
     "Container",
     "Coupon",
     "Crate",
