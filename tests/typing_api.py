@@ -24,6 +24,7 @@ from statemachine_fields import (
     transition_context,
 )
 from statemachine_fields.machine.bulk import BulkResult, Refusal
+from statemachine_fields.machine.history_import import ImportResult
 from statemachine_fields.machine.questions import Duration, Durations
 
 # Both faces of the descriptor keep the model's type.
@@ -37,6 +38,9 @@ assert_type(Order.states.transitions, dict[str, list[str]])
 assert_type(Order.states.terminal_states, tuple[str, ...])
 assert_type(Order.states.transition_model, type[StateTransition[Order]])
 assert_type(Order.states.record_initial(Order.objects.all()), int)
+entries = Order.objects.order_by("pk").values(key=F("pk"), to_status=F("status"), at=F("created_at"))
+assert_type(Order.states.import_history(entries.iterator(), gaps="record", past_states=["LOST"]), ImportResult)
+assert_type(Order.states.import_history({"key": key} for key in (1, 2)).refusals, list[Refusal])
 
 # The row face.
 order = Order()
@@ -100,6 +104,7 @@ async def twins() -> None:
     assert_type(await order.states.acan_transition_to("PAID"), bool)
     assert_type(await order.states.astatus_at(record.transitioned_at), str | None)
     assert_type(await Order.states.abulk_transition(Order.objects.all(), "CANCELLED"), BulkResult)
+    assert_type(await Order.states.aimport_history([]), ImportResult)
     assert_type(await Order.states.adurations(), Durations)
 
 

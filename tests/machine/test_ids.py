@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
 import uuid
 
-from statemachine_fields.machine.ids import uuid7, uuid7_floor
+from statemachine_fields.machine.ids import uuid7, uuid7_floor, uuid7_from
 
 
 def test_ids_are_version_7_of_the_standard_variant():
@@ -42,3 +43,33 @@ def test_the_floor_of_a_time_bounds_the_ids_made_before_and_after():
     floor = uuid7_floor(time.time() + 10)
     assert before < floor
     assert uuid7_floor(time.time() - 10) < uuid7()
+
+
+def test_ids_for_times_of_the_past_ascend_with_them_also_where_they_tie():
+    start = datetime.datetime(2019, 5, 1, 12, tzinfo=datetime.UTC)
+    microsecond = datetime.timedelta(microseconds=1)
+    times = [start, start, start, start + microsecond, start + microsecond, start + datetime.timedelta(days=1)]
+    made = list(uuid7_from(times))
+    assert made == sorted(made)
+    assert len(set(made)) == len(made)
+    assert {each.version for each in made} == {7}
+    assert [each.int >> 80 for each in made] == [int(at.timestamp() * 1000) for at in times]
+
+
+def test_an_id_for_a_time_of_the_past_lies_between_the_floors_around_it():
+    at = datetime.datetime(2019, 5, 1, 12, tzinfo=datetime.UTC)
+    [made] = uuid7_from([at])
+    assert uuid7_floor(at.timestamp()) <= made < uuid7_floor(at.timestamp() + 0.001)
+
+
+def test_ids_for_the_past_leave_those_that_are_made_now_alone():
+    before = uuid7()
+    list(uuid7_from([datetime.datetime(2500, 1, 1, tzinfo=datetime.UTC)]))
+    assert (uuid7().int >> 80) - (before.int >> 80) < 60_000
+
+
+def test_ids_for_the_past_can_be_kept_below_one_that_is_there():
+    there = uuid7()
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
+    made = list(uuid7_from([now - datetime.timedelta(days=1), now, now], there))
+    assert [*made, there] == sorted([*made, there])

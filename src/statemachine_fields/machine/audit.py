@@ -87,7 +87,7 @@ class StateTransition(RecordOf[M]):
         if self._state.adding:
             raise StateMachineError(
                 f"{self._meta.label} is written by the machine alone, in the transaction that moves the row. "
-                "Use transition_to() on the row, or force the history of imported rows in with bulk_create()."
+                "Use transition_to() on the row, or import_history() of the machine for what happened before it was there."
             )
         rows: Any = all_rows(type(self), self._state.db).filter(pk=self.pk)
         stored: dict[str, Any] = rows.values().first() or {}

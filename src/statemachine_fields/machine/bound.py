@@ -22,6 +22,7 @@ from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import StatusField, row_label
 from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.handlers import Handler, collect_handlers
+from statemachine_fields.machine.history_import import HistoryImports
 from statemachine_fields.machine.initial import InitialRecorder
 from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.names import CLOCK
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 
-class BoundMachine(Questions[M], ClockQuestions[M]):
+class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
     """A machine bound to the model whose table has its columns. Proxies and multi-table children share it.
 
     What it returns is a copy or immutable: nobody can change the graph through it.

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import threading
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 
 # 12 bits of counter follow the milliseconds, so that ids made by one process ascend even within one millisecond.
 _COUNTER_BITS = 12
 _lock = threading.Lock()
 _last = 0
+
+#: Above every time that an id can hold.
+_MOST = 1 << 60
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def uuid7() -> uuid.UUID:
@@ -26,6 +33,20 @@ def uuid7_many(number: int) -> list[uuid.UUID]:
     """Return ids that ascend: the first 96 bits are those of one, and the rest counts up. Quicker than one by one."""
     first = uuid7().int & ~0x80000000  # low enough never to overflow the 32 bits it counts in
     return [uuid.UUID(int=first + place) for place in range(number)]
+
+
+def uuid7_from(times: Iterable[datetime.datetime], before: uuid.UUID | None = None) -> Iterator[uuid.UUID]:
+    """Yield an id for each time, as if made then. For times that never go back the ids ascend, also where they tie.
+
+    :param before: an id that all are to be smaller than. It may have been made before the time that it stands for.
+    """
+    last, ceiling = -1, _MOST
+    if before is not None:
+        ceiling = ((before.int >> 80) - 1) << _COUNTER_BITS
+    for at in times:
+        made = _timestamp((at.astimezone(datetime.UTC) - _EPOCH) // _MICROSECOND * 1000)
+        last = max(min(made, ceiling), last + 1)
+        yield _assemble(last, int.from_bytes(os.urandom(8)) >> 2)
 
 
 def uuid7_floor(unix_seconds: float) -> uuid.UUID:

@@ -122,7 +122,13 @@ class History:
         self.noted: dict[str, list[str]] = {}
 
     def add(
-        self, sequence: int, from_status: str, to_status: str, transitioned_at: datetime.datetime, forced: Any
+        self,
+        sequence: int,
+        from_status: str,
+        to_status: str,
+        transitioned_at: datetime.datetime,
+        forced: Any,
+        imported: Any,
     ) -> None:
         """Judge the next record by the one before it."""
         if sequence == self.sequence + 1:
@@ -138,7 +144,7 @@ class History:
             self._note("number-invalid", str(sequence))
         if self.at is not None and transitioned_at < self.at:
             self._note("time-backwards", f"record {sequence} is of {transitioned_at}, the one before of {self.at}")
-        if not self.graph.allows(from_status, to_status):
+        if imported is not True and not self.graph.allows(from_status, to_status):  # another graph held then
             self._note_undeclared(sequence, from_status, to_status, forced is True)
         self.sequence, self.to_status, self.at = max(sequence, self.sequence), to_status, transitioned_at
 
@@ -213,7 +219,8 @@ class Verifier:
         self.page_size = RECORDS_PER_ROW * batch_size
         self.keeps = bound.machine.history_on_delete is models.DO_NOTHING
         self.row_columns = [bound.names.status, bound.names.sequence]
-        self.record_columns = ["sequence", "from_status", "to_status", "transitioned_at", "metadata__forced"]
+        facts = ["sequence", "from_status", "to_status", "transitioned_at"]
+        self.record_columns = [*facts, "metadata__forced", "metadata__imported"]
         self.rows_of: models.QuerySet[Any] = all_rows(bound.model, using).order_by("pk")
         self.records_of: models.QuerySet[Any] = (
             all_rows(bound.transition_model, using)

@@ -1,0 +1,302 @@
+"""History from elsewhere: what happened to rows before the machine was there, put before what it records itself.
+
+Entries are read and judged outside any transaction of ours, one row's at a time: a cursor that they come from, opened
+inside one, would end with it. Then the row is locked, and all its records are written or none.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ValidationError
+from django.db import models, router, transaction
+from django.db.models import F
+
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.columns import Written
+from statemachine_fields.machine.batches import Batches
+from statemachine_fields.machine.bulk import Refusal
+from statemachine_fields.machine.graph import plain
+from statemachine_fields.machine.history_entries import Chain, Entry, Refused, Step, read_entries
+from statemachine_fields.machine.ids import uuid7_from
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+
+M = TypeVar("M", bound=models.Model)
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """How many rows got their history, and which did not.
+
+    `records` is how many records were written, `gaps` how many of them stand for what nobody recorded, and `skipped` how
+    many rows had these records already.
+    """
+
+    imported: int = 0
+    records: int = 0
+    gaps: int = 0
+    skipped: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+
+    @property
+    def refused(self) -> int:
+        return len(self.refusals)
+
+
+class HistoryImports(Generic[M]):
+    """The verbs of a machine that take history from elsewhere."""
+
+    def import_history(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        gaps: Literal["refuse", "record"] = "refuse",
+        past_states: Collection[str] = (),
+        batch_size: int = 1000,
+        progress: Callable[[ImportResult], None] | None = None,
+        using: str | None = None,
+    ) -> ImportResult:
+        """Write what happened to rows before the machine was there, and return how many got it and which did not.
+
+        Each entry is a dict: `key`, `to_status`, `at`, and, if known, `from_status`, `metadata` and `record` (values for
+        the fields of `transition_base`). The entries of a key follow each other, by time. Without `from_status` an entry
+        says where the row was; if it was there already, that is no move. `rows` is read once and may be a generator: the
+        entries of one key at a time are in memory.
+
+        One transaction for each key, in which the row is locked. The last entry leads to the row's status, and
+        `changed_at` becomes its time; where the row has moved since, it leads to where that began, and the numbers of
+        those records go up. What does not fit together is refused with the reason, nothing is written for that key, and
+        the others go on. Rows that have these records already are skipped, so it can be repeated. Guards are not asked,
+        and no signal is sent. The metadata of each record says `imported`.
+
+        :param gaps: with `"record"`, what is missing between two entries, or after the last, becomes a record whose
+            metadata says `gap`. Otherwise the row is refused.
+        :param past_states: states that history may name although they are not declared any more.
+        :param batch_size: how many records one INSERT has at most.
+        :param progress: called with the result so far, after each key.
+        :param using: the database, if not the one that the router chooses.
+        :raises TypeError: an entry is not what is described here. So does `ValueError`, for an `at` without a time zone.
+            Keys that came before keep their history.
+        """
+        machine: Any = self
+        return HistoryImporter(machine, rows, gaps, past_states, batch_size, progress, using).run()
+
+    async def aimport_history(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        gaps: Literal["refuse", "record"] = "refuse",
+        past_states: Collection[str] = (),
+        batch_size: int = 1000,
+        progress: Callable[[ImportResult], None] | None = None,
+        using: str | None = None,
+    ) -> ImportResult:
+        """As `import_history()`, without blocking the event loop. `rows` is read in the thread that writes."""
+        return await sync_to_async(self.import_history)(
+            rows, gaps=gaps, past_states=past_states, batch_size=batch_size, progress=progress, using=using
+        )
+
+
+class Key(NamedTuple):
+    """The key of a row as its model has it; as it was given, if no row can have it."""
+
+    value: Any
+    is_possible: bool
+
+
+class Found(NamedTuple):
+    """What the locked row says of itself, and what time the database has."""
+
+    status: str
+    sequence: int
+    changed_at: datetime.datetime
+    now: datetime.datetime
+    lease_expires_at: datetime.datetime | None = None
+
+
+class HistoryImporter:
+    """One run over the entries of many rows."""
+
+    def __init__(
+        self,
+        bound: BoundMachine[Any],
+        rows: Iterable[Mapping[str, Any]],
+        gaps: str,
+        past_states: Collection[str],
+        batch_size: int,
+        progress: Callable[[ImportResult], None] | None,
+        using: str | None,
+    ) -> None:
+        if gaps not in ("refuse", "record"):
+            raise ValueError(f"gaps must be 'refuse' or 'record', got {gaps!r}.")
+        if isinstance(past_states, str):
+            raise TypeError(f"past_states must be a list of states, got {past_states!r}.")
+        room = bound.machine.max_length
+        if too_long := [state for state in past_states if len(state) > room]:
+            raise ValueError(
+                f"past_states has {too_long[0]!r}, but the audit table has room for {room} characters. Give the machine a "
+                "larger max_length and migrate."
+            )
+        self.bound = bound
+        self.rows = rows
+        self.chain = Chain(frozenset([*bound.graph.states, *map(plain, past_states)]), gaps == "record")
+        self.progress = progress
+        self.using = using or router.db_for_write(bound.model)
+        every_row: models.QuerySet[Any] = bound.model._base_manager.using(self.using).all()
+        self.batches = Batches(bound, every_row, batch_size)
+        self.records: models.QuerySet[Any] = bound.transition_model._base_manager.using(self.using).all()
+        self.refused: set[Any] = set()
+        self.result = ImportResult()
+
+    def run(self) -> ImportResult:
+        for key, said in groupby(self.rows, key=self._key_of):
+            try:
+                self._import(key, self._read(key, list(said)))
+            except Refused as refusal:
+                if key.is_possible:
+                    self.refused.add(key.value)
+                self.result.refusals.append(Refusal(key.value, refusal.status, str(refusal)))
+            if self.progress is not None:
+                self.progress(self.result)
+        return self.result
+
+    def _key_of(self, said: Mapping[str, Any]) -> Key:
+        if not isinstance(said, Mapping) or "key" not in said:
+            raise self._stop(TypeError(f"an entry must be a dict with a key, got {said!r}."))
+        try:
+            key = self.bound.model._meta.pk.to_python(said["key"])
+        except ValidationError:
+            return Key(said["key"], False)
+        return Key(key, key is not None)
+
+    def _read(self, key: Key, said: Sequence[Mapping[str, Any]]) -> list[Entry]:
+        try:
+            return list(read_entries(self.bound, key.value, said))
+        except (TypeError, ValueError) as error:
+            raise self._stop(error) from error
+
+    def _stop(self, error: Exception) -> Exception:
+        kept = f"Rows that came before it, {self.result.imported} in all, have their history."
+        return type(error)(f"{self.bound}: {error} Nothing was written for this key. {kept}")
+
+    def _import(self, key: Key, entries: Sequence[Entry]) -> None:
+        if not key.is_possible:
+            raise Refused(f"No row of {self.bound.model._meta.label} can have this key.")
+        if key.value in self.refused:
+            raise Refused(
+                "The key came before and was refused. Give all entries of a key one after the other, by time."
+            )
+        steps = self.chain.join(entries)
+        written: list[Step] = []
+        refusal: Refused | None = None
+        with transaction.atomic(using=self.using, savepoint=False):
+            try:
+                written = self._place(key.value, steps)
+            except Refused as error:  # nothing is written yet, and a transaction of the caller's stays usable
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        if written:
+            self.result.imported += 1
+            self.result.records += len(written)
+            self.result.gaps += sum(step.is_gap for step in written)
+        else:
+            self.result.skipped += 1
+
+    def _place(self, key: Any, steps: list[Step]) -> list[Step]:
+        """Write records before what the row has, and return them; none if it has them already."""
+        row = self._lock(key)
+        if steps[-1].at > row.now:
+            raise Refused(f"The last entry, of {steps[-1].at}, lies in the future: it is {row.now} now.", row.status)
+        if row.sequence:
+            return self._put_before(key, row, steps)
+        last = steps[-1]
+        if last.to_status != row.status:
+            at = max(last.at, row.changed_at)  # by then at the latest
+            what = f"The last entry leads to {last.to_status!r}, and the row is in {row.status!r}."
+            steps.append(self.chain.gap(last.to_status, row.status, at, what, row.status))
+        self._write(key, steps, {self.bound.names.changed_at: Written(steps[-1].at)}, len(steps))
+        return steps
+
+    def _lock(self, key: Any) -> Found:
+        names = self.bound.names
+        columns = [names.status, names.sequence, names.changed_at]
+        lease = [names.lease_expires_at] if self.bound.is_timed else []
+        rows = self.batches.locked(self.batches.owners.filter(pk=key))
+        said = rows.values_list(*columns, DatabaseClock(), *lease).first()
+        if said is None:
+            raise Refused(f"There is no row of {self.bound.model._meta.label} with this key.")
+        row = Found(*said)
+        if row.lease_expires_at is not None:  # a worker knows by the counter whether the row has moved
+            raise Refused(
+                "A worker is running the row. Import it again later; rows that have their history are left alone.",
+                row.status,
+            )
+        return row
+
+    def _put_before(self, key: Any, row: Found, steps: list[Step]) -> list[Step]:
+        """Write the past of a row that the machine has moved since, before the records of that."""
+        records = self.records.filter(instance_id=key)
+        columns = ("from_status", "to_status", "transitioned_at", "sequence", "id")
+        facts = records.order_by("sequence").values_list(*columns)
+        there = list(facts[: len(steps)])
+        if [found[:3] for found in there] == [step.facts for step in steps]:
+            return []
+        came, _went, at, number, first_id = there[0] if there else ("", "", None, 0, None)
+        has = f"The row has {row.sequence} transitions already"
+        if number != 1 or not came:
+            raise Refused(
+                f"{has}, which do not say where the row was before them, and are not these entries. Import history before "
+                "record_initial(), and give all entries of a key one after the other.",
+                row.status,
+            )
+        last = steps[-1]
+        if last.at > at:
+            raise Refused(
+                f"{has}, the first of {at}, which is before the last entry, of {last.at}. Leave out what the machine "
+                "recorded itself, and give all entries of a key one after the other.",
+                row.status,
+            )
+        if last.to_status != came:
+            what = f"{has}, the first from {came!r}, but the last entry leads to {last.to_status!r}."
+            steps.append(self.chain.gap(last.to_status, came, at, what, row.status))
+        # In two steps, because a number has to be free when it is taken.
+        records.update(sequence=-F("sequence") - len(steps))
+        records.update(sequence=-F("sequence"))
+        self._write(key, steps, {}, row.sequence + len(steps), before=first_id)
+        return steps
+
+    def _write(
+        self,
+        key: Any,
+        steps: Sequence[Step],
+        changes: Mapping[str, Any],
+        sequence: int,
+        before: uuid.UUID | None = None,
+    ) -> None:
+        self.batches.owners.filter(pk=key).update(**changes, **{self.bound.names.sequence: Written(sequence)})
+        ids = uuid7_from((step.at for step in steps), before)
+        self.records.bulk_create(
+            (
+                self.bound.build_record(
+                    id=made,
+                    instance_id=key,
+                    from_status=step.from_status,
+                    to_status=step.to_status,
+                    transitioned_at=step.at,
+                    metadata=step.metadata,
+                    sequence=number,
+                    **step.record,
+                )
+                for number, (made, step) in enumerate(zip(ids, steps, strict=True), 1)
+            ),
+            batch_size=self.batches.batch_size,
+        )
