@@ -12,7 +12,8 @@ usage: python3 dev.py COMMAND [arguments]
   python3 dev.py test tests/machine -k history -x
 
 The first run makes a virtual environment in .venv and installs the project there with its development dependencies,
-PostgreSQL among them. Later runs start at once. To begin afresh, delete .venv.
+PostgreSQL among them. The demo needs none of them and has an environment of its own in .venv-demo, with Django alone.
+Later runs start at once. To begin afresh, delete the environment.
 """
 
 import sys
@@ -34,8 +35,10 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parent
 DOCS = ROOT / "docs"
-ENVIRONMENT = ROOT / ".venv"
-PYTHON = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+INTERPRETER = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+DEVELOPMENT = ROOT / ".venv"
+DEMO = ROOT / ".venv-demo"
+PYTHON = DEVELOPMENT / INTERPRETER
 
 #: What the suite runs on: the value of SMF_DB (see tests/settings.py), and the name for people.
 DATABASES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
@@ -92,13 +95,14 @@ def lint(arguments: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
-    """Run the project's own demo command, on its SQLite database."""
-    install("dev")
+    """Run the project's own demo command, on its SQLite database, with Django and nothing else."""
+    install(environment=DEMO)
+    command = [str(DEMO / INTERPRETER), "manage.py", "demo", *arguments]
     if os.name != "nt":
         # In our place, so that it alone hears Ctrl-C and other signals, and has the time to stop its worker.
         os.chdir(ROOT / "testproject")
-        os.execv(PYTHON, [str(PYTHON), "manage.py", "demo", *arguments])  # noqa: S606 - a shell would only be in the way
-    return run("manage.py", "demo", *arguments, cwd=ROOT / "testproject")
+        os.execv(command[0], command)  # noqa: S606 - a shell would only be in the way
+    return subprocess.call(command, cwd=ROOT / "testproject")
 
 
 def docs(arguments: list[str]) -> int:
@@ -158,49 +162,54 @@ def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> int:
     return subprocess.call([PYTHON, *command], cwd=cwd, env={**os.environ, **environment})
 
 
-def install(*extras: str) -> None:
-    """Make sure that .venv holds the project with these extras. It takes no time when nothing has changed.
+def install(*extras: str, environment: Path = DEVELOPMENT) -> None:
+    """Make sure that an environment holds the project with these extras. It takes no time when nothing has changed.
 
     A stamp that is written last remembers what was installed, so a run that was interrupted is simply made good by
     the next one.
     """
     # The place belongs to it: in a copied or moved directory the environment still points at the old one.
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + bytes(ROOT)).hexdigest()
-    stamps = {extra: ENVIRONMENT / f".installed-{extra}" for extra in extras}
+    stamps = {extra: environment / f".installed-{extra or 'project'}" for extra in extras or [""]}
     missing = [extra for extra, stamp in stamps.items() if not stamp.exists() or stamp.read_text() != wanted]
-    if not missing and is_usable():
+    if not missing and is_usable(environment):
         return
-    if not is_usable():
-        create_environment()
-        missing = list(extras)
-    print(f"Installing the project and its {' and '.join(missing)} dependencies; this can take a minute.", flush=True)
-    pip = ["-m", "pip", "install", "--disable-pip-version-check", "-e", f"{ROOT}[{','.join(missing)}]"]
-    installed = subprocess.run([PYTHON, *pip], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if not is_usable(environment):
+        create_environment(environment)
+        missing = list(stamps)
+    names = " and ".join(filter(None, missing))
+    what = f"its {names} dependencies; this can take a minute" if names else "Django"
+    print(f"Installing the project and {what}.", flush=True)
+    project = f"{ROOT}[{','.join(missing)}]" if names else str(ROOT)
+    pip = ["-m", "pip", "install", "--disable-pip-version-check", "-e", project]
+    installed = subprocess.run(
+        [environment / INTERPRETER, *pip], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if installed.returncode:
         sys.exit(f"{installed.stdout}\nThe installation failed; pip says above why. Run the same command to try again.")
     for extra in missing:
         stamps[extra].write_text(wanted)
 
 
-def is_usable() -> bool:
-    """Say whether .venv runs and has pip: its Python may be gone or replaced, or its making interrupted."""
+def is_usable(environment: Path) -> bool:
+    """Say whether an environment runs and has pip: its Python may be gone or replaced, or its making interrupted."""
     try:
-        tried = subprocess.run([PYTHON, "-c", "import pip"], capture_output=True, check=False)
+        tried = subprocess.run([environment / INTERPRETER, "-c", "import pip"], capture_output=True, check=False)
     except OSError:
         return False
     return tried.returncode == 0
 
 
-def create_environment() -> None:
-    """Make .venv from the Python that runs this file, in the place of a broken one."""
+def create_environment(environment: Path) -> None:
+    """Make an environment from the Python that runs this file, in the place of a broken one."""
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(
             "This Python cannot make virtual environments: its `ensurepip` module is missing. On Debian and Ubuntu, "
             "install it with `apt install python3-venv` and run the same command again."
         )
-    print(f"Making a virtual environment in {ENVIRONMENT.name}.", flush=True)
+    print(f"Making a virtual environment in {environment.name}.", flush=True)
     try:
-        venv.create(ENVIRONMENT, clear=True, with_pip=True, symlinks=os.name != "nt")
+        venv.create(environment, clear=True, with_pip=True, symlinks=os.name != "nt")
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"The virtual environment could not be made: {error}")
 

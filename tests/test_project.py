@@ -1,18 +1,25 @@
 """The project's own tools: the package, the databases that the suite runs on, and dev.py."""
 
+import importlib.util
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+import venv
+from contextlib import closing
 from http.cookiejar import CookieJar
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, build_opener
 
+import asgiref
+import django
 import pytest
+import sqlparse
 from django.db import connections
 
 import statemachine_fields
@@ -143,19 +150,77 @@ def test_dev_refuses_an_unknown_command():
     assert "tset" in refused.stderr
 
 
+@pytest.fixture
+def dev(monkeypatch, tmp_path):
+    """dev.py, as if it stood in an empty directory, with the commands that it ran."""
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    dev = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dev)
+    dev.ran = []
+
+    def run(command, **options):
+        dev.ran.append([str(part) for part in command])
+        return subprocess.CompletedProcess(command, returncode=0, stdout="")
+
+    def execute(path, command):
+        dev.ran.append(command)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev.os, "execv", execute)
+    monkeypatch.setattr(dev.os, "chdir", lambda path: None)
+    for name in ("DEVELOPMENT", "DEMO"):
+        directory = tmp_path / getattr(dev, name).name
+        directory.mkdir()
+        monkeypatch.setattr(dev, name, directory)
+    return dev
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there the demo is a child")
+def test_dev_installs_django_alone_for_the_demo(dev):
+    with pytest.raises(SystemExit):
+        dev.demo(["--orders", "20"])
+
+    installs = [command for command in dev.ran if "install" in command]
+    assert [command[-1] for command in installs] == [str(ROOT)]  # and no extra
+    assert installs[0][0].startswith(str(dev.DEMO))
+    assert dev.ran[-1] == [installs[0][0], "manage.py", "demo", "--orders", "20"]
+    assert not any(dev.DEVELOPMENT.iterdir())
+
+    del dev.ran[:]
+    with pytest.raises(SystemExit):
+        dev.demo([])
+    assert not any("install" in command for command in dev.ran), "it was installed already"
+
+
+@pytest.fixture(scope="session")
+def django_alone(tmp_path_factory):
+    """The Python of an environment that has Django, what Django needs, and this project; and nothing else."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory / "venv", with_pip=False, symlinks=os.name != "nt")
+    packages = directory / "packages"
+    packages.mkdir()
+    for package in (django, asgiref, sqlparse, statemachine_fields):
+        (packages / package.__name__).symlink_to(Path(package.__file__).parent, target_is_directory=True)
+    site = next((directory / "venv").rglob("site-packages"))
+    (site / "packages.pth").write_text(str(packages))
+    return directory / "venv" / "bin" / "python"
+
+
 class Demo:
     """`manage.py demo` as somebody would run it, on a database of its own."""
 
-    def __init__(self, directory, *arguments):
+    def __init__(self, python, directory, *arguments):
         settings = (
             f"from config.settings import *\nDATABASES['default']['NAME'] = {str(directory / 'demo.sqlite3')!r}\n"
         )
         (directory / "demo_settings.py").write_text(settings)
         environment = {**os.environ, "PYTHONPATH": str(directory), "DJANGO_SETTINGS_MODULE": "demo_settings"}
+        self.database = directory / "demo.sqlite3"
         self.output = directory / "output"
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-u", "manage.py", "demo", "--orders", "20", *arguments],
+                [python, "-u", "manage.py", "demo", "--orders", "20", *arguments],
                 cwd=ROOT / "testproject",
                 env=environment,
                 stdout=output,
@@ -175,11 +240,11 @@ class Demo:
 
 
 @pytest.fixture
-def start_demo(tmp_path):
+def start_demo(tmp_path, django_alone):
     demos = []
 
     def start(*arguments):
-        demos.append(Demo(tmp_path, *arguments))
+        demos.append(Demo(django_alone, tmp_path, *arguments))
         return demos[-1]
 
     yield start
@@ -196,16 +261,32 @@ def test_demo_shows_orders_that_move_and_ends(start_demo):
 
     assert demo.process.wait(timeout=60) == 0, demo.said()
     said = demo.said()
-    assert "Driving orders" in said
+    assert "Made 20 orders of the last 4 weeks" in said
     assert "The history of Order" in said
-    assert "stateDiagram-v2" in said
     assert "Traceback" not in said
-    status = re.findall(r"0 processes · ([\d,]+) moved", said)
-    assert int(status[-1]) > 0
-    statistics = said.split("What the worker did")[1]
-    assert re.search(r"^  Pending +[1-9]", statistics, re.MULTILINE)
+    assert re.search(r"^worker │ [\d:]+ INFO .* 0 processes · [\d,]+ moved", said, re.MULTILINE)
+    assert "What the worker did" in said
     assert len(demo.workers()) > 0
     assert not any(map(is_running, demo.workers()))
+
+
+@only_sqlite
+def test_demo_goes_on_where_it_was_and_does_not_grow(start_demo):
+    first = start_demo("--no-serve", "--run-for", "1")
+    assert first.process.wait(timeout=60) == 0, first.said()
+    again = start_demo("--no-serve", "--run-for", "1")
+    assert again.process.wait(timeout=60) == 0, again.said()
+
+    assert re.search(
+        r"^Found 20 orders, the last of which moved .* ago: \d+ on their way, \d+ done\.$", again.said(), re.MULTILINE
+    )
+    assert "Made" not in again.said()
+    with closing(sqlite3.connect(again.database)) as database:
+        assert database.execute("SELECT count(*) FROM shop_order").fetchone() == (20,)
+
+    smaller = start_demo("--no-serve", "--run-for", "1", "--fresh", "--orders", "8")
+    assert smaller.process.wait(timeout=60) == 0, smaller.said()
+    assert "Made 8 orders" in smaller.said()
 
 
 @only_sqlite
@@ -215,15 +296,30 @@ def test_demo_serves_an_admin_in_which_orders_move(start_demo):
     visitor = Visitor(re.search(r"http://127\.0\.0\.1:\d+", demo.said())[0])
     visitor.log_in()
     before = visitor.statuses()
-    assert len(before) >= 20
+    assert len(before) == 20
 
-    wait_until(lambda: any(before.get(order, status) != status for order, status in visitor.statuses().items()))
-    wait_until(lambda: len(visitor.statuses()) > len(before))  # new orders come in
+    wait_until(lambda: not visitor.statuses().keys() <= before.keys())  # new orders come in
+    ordered = {**visitor.statuses()}
+    wait_until(lambda: any(ordered.get(order, status) != status for order, status in visitor.statuses().items()))
     wait_until(lambda: "shop.Order.states" in visitor.get("/admin/statemachine_worker/runstatistics/"))
 
     assert demo.end() == 0
     assert "What the worker did" in demo.said()
     assert "Traceback" not in demo.said()
+    assert "GET" not in demo.said()  # requests would drown what the worker says
+
+
+@only_sqlite
+def test_demo_shows_requests_if_asked_to_apart_from_what_the_worker_says(start_demo):
+    demo = start_demo("--port", "0", "-v", "2")
+    wait_until(lambda: "1 process" in demo.said())
+    visitor = Visitor(re.search(r"http://127\.0\.0\.1:\d+", demo.said())[0])
+    visitor.log_in()
+
+    assert demo.end() == 0
+    said = demo.said().split("Below is what the worker says.")[1].split("Where the orders are now")[0]
+    assert re.search(r'^web    │ [\d:]+ "GET /admin/login/', said, re.MULTILINE)
+    assert all(line.startswith(("worker │ ", "web    │ ")) for line in said.splitlines() if line)
 
 
 @only_sqlite

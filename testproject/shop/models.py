@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import models
 
@@ -15,7 +15,10 @@ take_back = Transition("RETURNED", label="Return", form="shop.forms.ReturnForm")
 
 
 class Order(models.Model):
-    status: str  # the column is the machine's; the annotation is for type checkers and editors
+    # The columns are the machine's; the annotations are for type checkers and editors.
+    status: str
+    status_changed_at: datetime
+    status_error: str
 
     customer = models.CharField(max_length=100)
     total = models.DecimalField(max_digits=10, decimal_places=2)
@@ -24,10 +27,17 @@ class Order(models.Model):
 
     states = StateMachine(
         states=[
-            State("PENDING", "Pending", start_after=3, retry_after=4, timeout_after=25, timeout_to="CANCELLED"),
-            State("PAID", "Paid", start_after=4, retry_after=4),
-            State("PACKED", "Packed", start_after=3, retry_after=2, backoff=2, max_attempts=3),
-            State("SHIPPED", "Shipped", start_after=6, retry_after=6),
+            State(
+                "PENDING",
+                "Pending",
+                start_after=5,
+                retry_after=15,
+                timeout_after=timedelta(days=2),
+                timeout_to="CANCELLED",
+            ),
+            State("PAID", "Paid", start_after=10, retry_after=20),
+            State("PACKED", "Packed", start_after=30, retry_after=30, backoff=2, max_attempts=3),
+            State("SHIPPED", "Shipped", start_after=60, retry_after=120),
             State("DELIVERED", "Delivered", external=True),  # people send things back, or do not
             ("RETURNED", "Returned"),
             State("CANCELLED", "Cancelled", delete_after=timedelta(days=30)),
@@ -51,8 +61,8 @@ class Order(models.Model):
         return "PAID" if world.has_paid(self) else None  # None: not yet, look again after retry_after
 
     @states.handler("PAID")
-    def pack(self) -> str:
-        return "PACKED"
+    def pack(self) -> str | None:
+        return "PACKED" if world.is_packed(self) else None
 
     @states.handler("PACKED")
     def book_carrier(self, ctx: HandlerContext) -> Move | Retry:
