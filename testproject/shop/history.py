@@ -27,7 +27,7 @@ WEEKS = 4
 #: What share of the orders came in during the last hours, so that there is something to do when the shop opens.
 RECENT = 0.12
 #: How long the shop leaves an order alone that no carrier took, in days, until somebody gives it another try.
-PARKED_FOR = (1.0, 4.0)
+PARKED_FOR = (2.0, 5.0)
 
 Plan = Iterator[tuple[str, dt.timedelta, dict[str, Any]]]
 
@@ -118,7 +118,7 @@ class Imagination:
         if fate < 0.09:
             yield "CANCELLED", self._about(hours=2), self.actor
             return
-        yield "PAID", self._about(hours=9, most=40) if pays_by_invoice else self._about(minutes=25, most=2000), {}
+        yield "PAID", self._about(hours=9, most=40) if pays_by_invoice else self._about(minutes=8, most=2000), {}
         if fate < 0.12:
             yield "CANCELLED", self._about(hours=1), self.actor
             return
@@ -135,7 +135,7 @@ class Imagination:
     def _shipment(self) -> tuple[str, dt.timedelta, dict[str, Any]]:
         """Return the way to a carrier: at once, after other tries, or after somebody gave it another three."""
         dice, clock = self.dice, Order.states.clocks["PACKED"]
-        tries = dice.choices([1, 2, 3, 4], [68, 16, 4, 12])[0]
+        tries = dice.choices([1, 2, 3, 4], [64, 16, 4, 16])[0]
         attempt = tries if tries < 4 else 1
         after = dt.timedelta(days=dice.uniform(*PARKED_FOR)) if tries == 4 else dt.timedelta()
         waits = [clock.entry_delay() or 0, *(clock.retry_delay(failed) for failed in range(1, attempt))]

@@ -93,6 +93,45 @@ class TestARecordWithoutAMove:
             row.states.transition_to("DONE")
         assert story(row) == ("NEW", [])
 
+    @isolate_apps("lab")
+    def test_is_not_left_by_a_save_that_swallows_an_error_of_the_database(self):
+        class Careless(Stamped):
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+            def save(self, *args, **kwargs):
+                try:
+                    super().save(*args, **kwargs)
+                    break_a_constraint(self)
+                except IntegrityError:
+                    pass
+
+        row = Stamped.objects.create()
+        row.__class__ = Careless
+        with pytest.raises(StateMachineError, match="swallowed an error of the database"):
+            row.states.transition_to("DONE")
+        assert story(row) == ("NEW", [])
+        assert row.status == "NEW"
+
+    @isolate_apps("lab")
+    def test_is_not_left_by_a_save_that_moves_the_row_before_it_saves_it(self):
+        class Hasty(Audited):
+            class Meta:
+                app_label = "lab"
+                proxy = True
+
+            def save(self, *args, **kwargs):
+                if self.status == "DONE":
+                    Audited.objects.get(pk=self.pk).states.transition_to("FAILED")
+                super().save(*args, **kwargs)
+
+        row = Audited.objects.create()
+        row.__class__ = Hasty
+        with pytest.raises(StateMachineError, match="did not get to 'DONE'"):
+            row.states.transition_to("DONE")
+        assert story(row) == ("NEW", [])
+
     def test_is_not_left_in_bulk(self):
         row = Stamped.objects.create()
         proxy = swallowing(Stamped, break_a_constraint)

@@ -25,6 +25,7 @@ from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.history_entries import Chain, Entry, Refused, Step, read_entries
 from statemachine_fields.machine.ids import uuid7_from
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -150,9 +151,9 @@ class HistoryImporter:
         self.chain = Chain(frozenset([*bound.graph.states, *map(plain, past_states)]), gaps == "record")
         self.progress = progress
         self.using = using or router.db_for_write(bound.model)
-        every_row: models.QuerySet[Any] = bound.model._base_manager.using(self.using).all()
+        every_row: models.QuerySet[Any] = all_rows(bound.model, self.using)
         self.batches = Batches(bound, every_row, batch_size)
-        self.records: models.QuerySet[Any] = bound.transition_model._base_manager.using(self.using).all()
+        self.records: models.QuerySet[Any] = all_rows(bound.transition_model, self.using)
         self.refused: set[Any] = set()
         self.result = ImportResult()
 

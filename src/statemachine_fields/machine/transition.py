@@ -148,14 +148,20 @@ class Transitioner(Generic[M]):
         runs_code = watched or self.by_save or bool(self.bound.guards) or not self.shape.records
         with transaction.atomic(using=self.using, savepoint=runs_code):
             outcome = self._in_transaction(tried)
-            if self.connection.needs_rollback and not isinstance(outcome, StateMachineError):
-                raise StateMachineError(  # Django would undo it in silence
-                    f"{row_label(self.instance)}: a receiver, or save() of the model, marked the transaction for rollback, so "
-                    f"the move to {self.to_status!r} was undone. Raise an error there in place of set_rollback()."
-                )
+            if not isinstance(outcome, StateMachineError):
+                self._refuse_to_be_undone()
         if isinstance(outcome, StateMachineError):  # raised out here, so that a caller's transaction stays usable
             raise outcome
         return outcome
+
+    def _refuse_to_be_undone(self) -> None:
+        """Raise if the block is going to be rolled back, which Django would do in silence."""
+        if self.connection.needs_rollback:
+            raise StateMachineError(
+                f"{row_label(self.instance)}: a receiver, or save() of the model, marked the transaction for rollback, or "
+                f"swallowed an error of the database that did, so the move to {self.to_status!r} was undone. Let errors pass, or "
+                "give what may fail an atomic() of its own."
+            )
 
     def _is_committed_by_hand(self) -> bool:
         """Say whether a receiver waits for a commit that only the caller makes, which needs a block to wait in."""
@@ -340,6 +346,7 @@ class Transitioner(Generic[M]):
         """Let the model's own save() and its receivers write the status, and see that they did."""
         using: dict[str, Any] = {} if self.given_using is None else {"using": self.given_using}
         self.instance.save(update_fields=[self.bound.names.status, *self.updates.names], **using)
+        self._refuse_to_be_undone()
         if not pending.has_reached_row(self.bound, self.using):
             raise not_settled(pending, row_label(self.instance))
         if self.bound.field.assignments.pending_of(self.instance) is pending:  # else it has moved on meanwhile

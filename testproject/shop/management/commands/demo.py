@@ -67,7 +67,7 @@ class Command(BaseCommand):
             self.show_history()
             with signals_raise(), new_orders(options["orders"]), Worker(seconds, self.say_for_worker) as worker:
                 if options["no_serve"]:
-                    self.say("\nThe shop is open. This is what the worker says:\n")
+                    self.say("\nThe shop is open. This is what the worker says:\n\n")
                     worker.wait()
                 else:
                     self.serve(options["port"], seconds, shows_requests=options["verbosity"] > 1)
@@ -136,7 +136,8 @@ class Command(BaseCommand):
         self.stdout.write(f"  how long they stay:    http://127.0.0.1:{port}/admin/shop/order/_machine/states/")
         self.stdout.write(f"  every transition:      http://127.0.0.1:{port}/admin/shop/orderstatetransition/")
         self.stdout.write(f"  what the worker did:   http://127.0.0.1:{port}/admin/statemachine_worker/runstatistics/")
-        self.say("Stop with Ctrl-C. Below is what the worker says.\n")
+        self.stdout.write("Stop with Ctrl-C. Below is what the worker says.")
+        self.say("")
         over = threading.Timer(seconds or 0, os.kill, (os.getpid(), signal.SIGTERM))
         over.daemon = True
         if seconds:
