@@ -1,0 +1,621 @@
+"""Renaming a state in a migration: rows, records and statistics, beside those who move the rows."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+from django.db import connection, connections, models, transaction
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.writer import OperationWriter
+from django.test.utils import CaptureQueriesContext
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lab.models import Car, Consignment, Invoice, Kept, Parcel, Stamped, Vehicle
+from statemachine_fields import StateMachineError
+from statemachine_fields.machine import rename as module
+from statemachine_fields.machine.rename import Renamer
+from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.operations import RenameState, _note_model
+from statemachine_fields.worker.models import RunStatistics
+from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.writing import move_together
+from tests.together import together
+from tests.worker.rows import claim_one, columns_of, lane_of, let_lease_run_out, locked, not_mariadb, only_postgresql
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOTES = _note_model()._meta.db_table
+
+
+@cache
+def project():
+    """The models as the migrations know them."""
+    return MigrationLoader(None).project_state()
+
+
+def rename(model, old, new, *, atomic=False, backwards=False, using="default", **options):
+    operation = RenameState(model, old, new, **options)
+    with connections[using].schema_editor(atomic=atomic) as editor:
+        run = operation.database_backwards if backwards else operation.database_forwards
+        run("lab", editor, project(), project())
+
+
+def tables(*bound_machines):
+    """Return all that the tables of machines hold."""
+    bound_machines = bound_machines or (Consignment.states,)
+    both = [model for bound in bound_machines for model in (bound.model, bound.transition_model)]
+    return [list(model._base_manager.order_by("pk").values()) for model in both]
+
+
+def renamed(found, old, new):
+    """Return the same with another name for a state."""
+    columns = ("status", "from_status", "to_status")
+    return [
+        [{name: new if name in columns and value == old else value for name, value in row.items()} for row in table]
+        for table in found
+    ]
+
+
+def findings(bound=Consignment.states):
+    """Return what is wrong with rows and records, other than that a state or a move is not declared."""
+    found = Verifier(bound).findings()
+    return [finding for finding in found if finding.code not in ("state-undeclared", "move-undeclared")]
+
+
+def row_in(*path, **values):
+    """Return a row that has come along a path of states."""
+    row = Consignment.objects.create(**values)
+    for state in path:
+        row.states.force_transition_to(state, reason="for the test")
+    return row
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Look again at once for rows that are held."""
+    monkeypatch.setattr(module, "POLL_SECONDS", 0)
+
+
+@pytest.fixture
+def polls(monkeypatch):
+    """Let a test do something when the rename waits: a function to be set."""
+    polls = SimpleNamespace(then=lambda: None, count=0)
+
+    def sleep(_seconds):
+        polls.count += 1
+        polls.then()
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    return polls
+
+
+@pytest.fixture(params=[False, True], ids=["batches", "atomic"])
+def atomic(request):
+    return request.param
+
+
+class TestRenaming:
+    @pytest.fixture
+    def rows(self):
+        """In the state, through it, never there, and there without a history."""
+        rows = [
+            row_in("PACKED"),
+            row_in("PACKED", "SENT"),
+            row_in("PACKED", "OPEN", "PACKED"),
+            row_in("LOST"),
+            row_in(),
+        ]
+        text = "UPDATE lab_consignment SET status = 'PACKED' WHERE id = %s"
+        with connection.cursor() as cursor:
+            cursor.execute(text, [rows[-1].pk])
+        return rows
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 1000])
+    def test_changes_rows_and_both_ends_of_records_and_nothing_else(self, rows, atomic, batch_size):
+        before = tables()
+        rename("consignment", "PACKED", "BOXED", atomic=atomic, batch_size=batch_size)
+        assert tables() == renamed(before, "PACKED", "BOXED") != before
+        assert findings() == []
+
+    def test_is_undone_by_reversing_it(self, rows, atomic):
+        before = tables()
+        rename("Consignment", "PACKED", "BOXED", atomic=atomic)
+        rename("Consignment", "PACKED", "BOXED", atomic=atomic, backwards=True)
+        assert tables() == before
+
+    def test_done_twice_is_done_once(self, rows, atomic):
+        rename("consignment", "PACKED", "BOXED", atomic=atomic)
+        after = tables()
+        with CaptureQueriesContext(connection) as queries:
+            rename("consignment", "PACKED", "BOXED", atomic=atomic)
+        assert tables() == after
+        assert not [query["sql"] for query in queries if query["sql"].startswith(("UPDATE", "INSERT", "CREATE"))]
+
+    def test_leaves_no_note_behind(self, rows, atomic):
+        rename("consignment", "PACKED", "BOXED", atomic=atomic)
+        assert NOTES not in connection.introspection.table_names()
+
+    def test_takes_members_of_enumerations(self, rows):
+        class Status(models.TextChoices):
+            PACKED = "PACKED"
+            BOXED = "BOXED"
+
+        rename("consignment", Status.PACKED, Status.BOXED)
+        assert not Consignment.objects.filter(status="PACKED").exists()
+
+    def test_of_keys_that_are_no_numbers(self):
+        for _ in range(5):
+            Parcel.objects.create().states.transition_to("SCANNED").instance.states.transition_to("SCANNED")
+        before = tables(Parcel.states)
+        rename("parcel", "SCANNED", "SEEN", batch_size=2)
+        assert tables(Parcel.states) == renamed(before, "SCANNED", "SEEN")
+
+    def test_of_one_machine_leaves_the_other_alone(self):
+        invoice = Invoice.objects.create()
+        invoice.states.transition_to("SENT")
+        invoice.payment.transition_to("PAID")
+        before = tables(Invoice.states)[1]
+        rename("invoice", "PAID", "SETTLED", field="payment_status", machine="payment")
+        invoice.refresh_from_db()
+        assert (invoice.status, invoice.payment_status) == ("SENT", "SETTLED")
+        assert invoice.payment.history.get().to_status == "SETTLED"
+        assert tables(Invoice.states)[1] == before
+
+    def test_of_a_multi_table_child_is_that_of_its_parent(self):
+        car, vehicle = Car.objects.create(), Vehicle.objects.create()
+        for row in (car, vehicle):
+            row.states.transition_to("MOVING")
+        rename("car", "MOVING", "DRIVING")
+        assert set(Vehicle.objects.values_list("status", flat=True)) == {"DRIVING"}
+        assert set(Vehicle.states.transition_model.objects.values_list("to_status", flat=True)) == {"DRIVING"}
+
+    def test_reaches_the_history_of_rows_that_are_gone(self):
+        row = Kept.objects.create()
+        row.states.transition_to("DONE")
+        Kept.objects.create().states.transition_to("DONE")
+        row.delete()
+        unknown = Kept.states.transition_model.objects.first()
+        Kept.states.transition_model.objects.filter(pk=unknown.pk).update(instance=None)
+        rename("kept", "DONE", "OVER")
+        assert set(Kept.states.transition_model.objects.values_list("to_status", flat=True)) == {"OVER"}
+
+    @pytest.mark.django_db(transaction=True, databases=["default", "other"])
+    def test_is_of_the_database_that_is_migrated(self):
+        for alias in ("default", "other"):
+            Stamped.objects.using(alias).create().states.transition_to("DONE")
+        rename("stamped", "DONE", "OVER", using="other")
+        assert [Stamped.objects.using(alias).get().status for alias in ("default", "other")] == ["DONE", "OVER"]
+
+    def test_is_left_out_where_the_router_says_so(self, settings):
+        class Elsewhere:
+            def allow_migrate(self, db, app_label, model_name=None, **hints):
+                return model_name != "stamped"
+
+        Stamped.objects.create().states.transition_to("DONE")
+        settings.DATABASE_ROUTERS = [Elsewhere()]
+        rename("stamped", "DONE", "OVER")
+        assert Stamped.objects.get().status == "DONE"
+
+
+class TestTargetInUse:
+    @pytest.fixture(params=["row", "from", "to"])
+    def used(self, request):
+        """Where the new value is already."""
+        match request.param:
+            case "row":
+                return row_in("BOXED")
+            case "from":
+                row = row_in("BOXED", "SENT")
+                row.states.history.filter(sequence=1).delete()
+                return row
+            case _:
+                row = row_in("BOXED", "SENT")
+                row.states.history.filter(sequence=2).delete()
+                return row
+
+    def test_is_refused_and_nothing_is_changed(self, used, atomic):
+        row_in("PACKED")
+        before = tables()
+        with pytest.raises(StateMachineError, match=r"'PACKED' → 'BOXED': rows or records have 'BOXED' already"):
+            rename("consignment", "PACKED", "BOXED", atomic=atomic)
+        assert tables() == before
+        assert NOTES not in connection.introspection.table_names()
+
+    def test_is_refused_in_reverse_too(self, used):
+        row_in("PACKED")
+        with pytest.raises(StateMachineError, match="have 'PACKED' already"):
+            rename("consignment", "PACKED", "BOXED", backwards=True)
+
+    def test_is_allowed_if_asked_for(self, used, atomic):
+        row_in("PACKED")
+        before = tables()
+        rename("consignment", "PACKED", "BOXED", target_in_use=True, atomic=atomic)
+        assert tables() == renamed(before, "PACKED", "BOXED")
+
+    def test_is_no_matter_where_nothing_is_to_be_renamed(self, used, atomic):
+        rename("consignment", "PACKED", "BOXED", atomic=atomic)
+
+
+class CutOff(Exception):
+    """The migration was killed."""
+
+
+@pytest.fixture
+def cut_off(monkeypatch):
+    """Cut renames off after some batches of rows."""
+    original = Renamer._rename_batch
+
+    def after(batches):
+        left = [batches]
+
+        def rename_batch(self, rows):
+            if not left[0]:
+                raise CutOff
+            left[0] -= 1
+            return original(self, rows)
+
+        monkeypatch.setattr(Renamer, "_rename_batch", rename_batch)
+
+    yield after
+    monkeypatch.undo()
+
+
+class TestCutOff:
+    def test_goes_on_where_it_was(self, cut_off):
+        for _ in range(5):
+            row_in("PACKED", "OPEN", "PACKED")
+        before = tables()
+        cut_off(2)
+        with pytest.raises(CutOff):
+            rename("consignment", "PACKED", "BOXED", batch_size=1)
+        assert Consignment.states.in_state("BOXED").count() == 2
+        assert findings() == []
+        cut_off(99)
+        rename("consignment", "PACKED", "BOXED", batch_size=1)
+        assert tables() == renamed(before, "PACKED", "BOXED")
+        assert NOTES not in connection.introspection.table_names()
+
+    def test_does_not_speak_for_another_rename(self, cut_off):
+        row_in("PACKED"), row_in("LOST")
+        cut_off(1)
+        with pytest.raises(CutOff):
+            rename("consignment", "PACKED", "BOXED", batch_size=1)
+        with pytest.raises(StateMachineError, match="have 'BOXED' already"):
+            rename("consignment", "LOST", "BOXED")
+        cut_off(99)
+        rename("consignment", "PACKED", "BOXED")
+        assert NOTES not in connection.introspection.table_names()
+
+    def test_in_one_transaction_leaves_all_as_it_was(self, cut_off):
+        row_in("PACKED"), row_in("PACKED")
+        before = tables()
+        cut_off(1)
+        with pytest.raises(CutOff):
+            rename("consignment", "PACKED", "BOXED", batch_size=1, atomic=True)
+        assert tables() == before
+        assert NOTES not in connection.introspection.table_names()
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        paths=st.lists(st.lists(st.sampled_from(["PACKED", "SENT", "OPEN"]), max_size=4), max_size=5),
+        steps=st.lists(st.tuples(st.booleans(), st.none() | st.integers(0, 4)), min_size=1, max_size=4),
+        batch_size=st.integers(1, 3),
+    )
+    def test_never_shows_a_broken_history_nor_loses_anything(self, cut_off, paths, steps, batch_size):
+        Consignment.objects.all().delete()
+        for path in paths:
+            row_in(*path)
+        before = tables()
+        after = renamed(before, "PACKED", "BOXED")
+        for backwards, batches in steps:
+            cut_off(99 if batches is None else batches)
+            try:
+                rename("consignment", "PACKED", "BOXED", batch_size=batch_size, backwards=backwards, target_in_use=True)
+            except CutOff:
+                assert renamed(tables(), "PACKED", "BOXED") == after
+            else:
+                assert tables() == (before if backwards else after)
+            assert findings() == []
+
+
+@not_mariadb
+class TestLeasedRows:
+    def test_are_left_until_their_worker_is_done_whose_outcome_counts(self, polls):
+        row, other = row_in("PACKED"), row_in("PACKED", waits=True)
+        lease = claim_one(lane_of(Consignment))
+        assert lease.key == row.pk
+
+        def commit():
+            assert columns_of(row).status == "PACKED"
+            assert columns_of(other).status == "BOXED"
+            assert findings() == []
+            assert move_together(lease.lane, [Verdict(lease, Kind.MOVED, to_status="SENT")]) == {row.pk}
+
+        polls.then = commit
+        rename("consignment", "PACKED", "BOXED")
+        assert polls.count == 1
+        assert [(record.from_status, record.to_status) for record in row.states.history] == [
+            ("BOXED", "SENT"),
+            ("OPEN", "BOXED"),
+        ]
+        assert findings() == []
+
+    def test_do_not_lose_their_history_meanwhile(self, polls):
+        """The records of a leased row are renamed with it, not before."""
+        row = row_in("PACKED", "OPEN", "PACKED")
+        claim_one(lane_of(Consignment))
+        before = tables()
+        with pytest.raises(StateMachineError):
+            rename("consignment", "PACKED", "BOXED", wait=0)
+        assert tables() == before
+        assert row.states.history.filter(from_status="PACKED").exists()
+
+    def test_elsewhere_are_in_nobodys_way(self, polls):
+        row = row_in("PACKED", "BOXED")
+        claim_one(lane_of(Consignment))
+        held = columns_of(row)
+        rename("consignment", "PACKED", "CRATED")
+        assert columns_of(row) == held
+        assert polls.count == 0
+        assert row.states.history.filter(to_status="CRATED").count() == 1
+
+    def test_that_stay_leased_end_it_with_an_error_that_says_which(self, polls):
+        held, free = row_in("PACKED"), row_in("PACKED", waits=True)
+        claim_one(lane_of(Consignment), owner="somebody:7")
+        with pytest.raises(StateMachineError) as caught:
+            rename("consignment", "PACKED", "BOXED", wait=0.01)
+        message = str(caught.value)
+        assert (
+            f"1 rows are held by workers or by other transactions, and for 0.01 s nobody let go of one, the first of them pk={held.pk}"
+            in message
+        )
+        assert "which 'somebody:7' has leased until" in message
+        assert "1 rows and 1 records were renamed, and the next run goes on from there" in message
+        assert (columns_of(held).status, columns_of(free).status) == ("PACKED", "BOXED")
+        held.refresh_from_db()
+        held.states.release()
+        rename("consignment", "PACKED", "BOXED")
+        assert columns_of(held).status == "BOXED"
+
+    def test_in_one_transaction_are_waited_for_where_others_can_write(self, polls):
+        row = row_in("PACKED")
+        lease = claim_one(lane_of(Consignment))
+
+        def commit():
+            together(lambda: move_together(lease.lane, [Verdict(lease, Kind.MOVED, to_status="SENT")]))
+
+        polls.then = commit
+        if connection.features.has_select_for_update:
+            rename("consignment", "PACKED", "BOXED", atomic=True)
+            assert (polls.count, columns_of(row).status) == (1, "SENT")
+        else:
+            with pytest.raises(StateMachineError, match="cannot be let go of meanwhile.* Nothing was renamed"):
+                rename("consignment", "PACKED", "BOXED", atomic=True)
+            assert polls.count == 0
+
+    def test_whose_lease_ran_out_are_free(self, polls):
+        row = row_in("PACKED")
+        claim_one(lane_of(Consignment))
+        let_lease_run_out(row)
+        before = columns_of(row)
+        rename("consignment", "PACKED", "BOXED")
+        assert vars(columns_of(row)) == {**vars(before), "status": "BOXED"}
+
+    @only_postgresql
+    def test_and_locked_ones_hold_up_no_others(self, polls):
+        held, free = row_in("PACKED"), row_in("PACKED")
+        with locked(held), pytest.raises(StateMachineError, match="held by workers or by other transactions"):
+            rename("consignment", "PACKED", "BOXED", wait=0.01)
+        assert (columns_of(held).status, columns_of(free).status) == ("PACKED", "BOXED")
+
+    def test_are_told_of_while_they_are_waited_for(self, polls, monkeypatch, caplog):
+        monkeypatch.setattr(module, "TELL_EVERY", 0)
+        row = row_in("PACKED")
+        claim_one(lane_of(Consignment))
+        polls.then = lambda: let_lease_run_out(row)
+        with caplog.at_level("INFO", "statemachine_fields.machine"):
+            rename("consignment", "PACKED", "BOXED")
+        assert "lab.Consignment.status: 'PACKED' → 'BOXED' waits for rows that are held: 0 rows" in caplog.text
+
+    def test_are_told_of_without_a_log(self, polls, monkeypatch, capsys):
+        monkeypatch.setattr(module, "TELL_EVERY", 0)
+        monkeypatch.setattr(module.logger, "hasHandlers", lambda: False)
+        row_in("PACKED")
+        rename("consignment", "PACKED", "BOXED")
+        assert "'PACKED' → 'BOXED' goes on: 1 rows and 1 records so far." in capsys.readouterr().err
+
+
+class TestMovingRows:
+    def test_that_enter_the_state_meanwhile_are_renamed_too(self, monkeypatch):
+        row_in("PACKED")
+        late, later = row_in(), row_in()
+        original = Renamer._rename_histories
+
+        def rename_histories(self):
+            monkeypatch.setattr(Renamer, "_rename_histories", original)
+            late.states.force_transition_to("PACKED", reason="by code that was deployed before")
+            original(self)
+            assert columns_of(late).status == late.states.history.get().to_status == "PACKED"  # both, or neither
+            later.states.force_transition_to("PACKED", reason="by code that was deployed before")
+
+        monkeypatch.setattr(Renamer, "_rename_histories", rename_histories)
+        rename("consignment", "PACKED", "BOXED")
+        assert [columns_of(row).status for row in (late, later)] == ["BOXED", "BOXED"]
+        assert findings() == []
+
+    def test_that_never_end_to_enter_it_are_an_error(self, monkeypatch):
+        row_in("PACKED")
+        monkeypatch.setattr(Renamer, "_rename_histories", lambda self: row_in("PACKED"))
+        with pytest.raises(StateMachineError, match=r"rows enter 'PACKED' as fast as it is renamed.*is retired"):
+            rename("consignment", "PACKED", "BOXED", target_in_use=True)
+
+    def test_from_an_instance_that_was_loaded_before_move_on_from_the_new_name(self):
+        row = row_in("PACKED")
+        rename("consignment", "PACKED", "BOXED")
+        record = row.states.transition_to("SENT")
+        assert (record.from_status, record.sequence) == ("BOXED", 2)
+        assert findings() == []
+
+    @only_postgresql
+    def test_race_with_it_and_each_history_stays_whole(self, impatient):
+        rows = [row_in("PACKED") for _ in range(30)]
+        stop = threading.Event()
+        seen = []
+
+        def move(mine):
+            while not stop.is_set():
+                for row in mine:
+                    fresh = Consignment.objects.get(pk=row.pk)
+                    if fresh.status == "OPEN":
+                        fresh.states.force_transition_to("PACKED", reason="old code")
+                    else:
+                        fresh.states.transition_to("OPEN")
+
+        def verify():
+            while not stop.is_set():
+                seen.extend(findings())
+
+        def rename_twice():
+            try:
+                for _ in range(3):
+                    rename("consignment", "PACKED", "BOXED", batch_size=4, target_in_use=True)
+                    rename("consignment", "PACKED", "BOXED", batch_size=4, target_in_use=True, backwards=True)
+            except StateMachineError as error:
+                assert "as fast as it is renamed" in str(error)  # noqa: PT017
+            finally:
+                stop.set()
+
+        results = together(lambda: move(rows[:10]), lambda: move(rows[10:20]), verify, rename_twice)
+        assert results == [None] * 4
+        assert seen == findings() == []
+        rename("consignment", "PACKED", "BOXED", target_in_use=True)
+        assert not Consignment.states.transition_model.objects.filter(
+            models.Q(from_status="PACKED") | models.Q(to_status="PACKED")
+        ).exists()
+
+    @only_postgresql
+    def test_in_a_transaction_that_is_not_committed_are_seen_afterwards(self, impatient):
+        """A row that has left the state in a transaction that is open: its record is left until that ends."""
+        row = row_in("PACKED")
+        moved, may_commit = threading.Event(), threading.Event()
+
+        def move():
+            with transaction.atomic():
+                Consignment.objects.get(pk=row.pk).states.transition_to("SENT")
+                moved.set()
+                assert may_commit.wait(30)
+
+        def run():
+            assert moved.wait(30)
+            with pytest.raises(StateMachineError, match="held"):
+                rename("consignment", "PACKED", "BOXED", wait=0.01)
+            may_commit.set()
+
+        assert together(move, run) == [None, None]
+        assert findings() == []
+        rename("consignment", "PACKED", "BOXED")
+        assert [record.from_status for record in row.states.history] == ["BOXED", "OPEN"]
+
+
+class TestStatistics:
+    HOUR = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+    def count(self, state, machine="lab.Consignment.states", hour=HOUR, **counts):
+        RunStatistics.objects.create(machine=machine, state=state, period=hour, **counts)
+
+    def counted(self):
+        rows = RunStatistics.objects.order_by("machine", "state", "period")
+        return list(rows.values_list("machine", "state", "period__hour", "claimed", "moved", "seconds"))
+
+    def test_are_counted_under_the_new_name_with_what_is_there(self, atomic):
+        later = self.HOUR + datetime.timedelta(hours=1)
+        self.count("PACKED", claimed=3, moved=2, seconds=1.5)
+        self.count("BOXED", claimed=4, moved=4, seconds=0.5)
+        self.count("PACKED", hour=later, claimed=7)
+        self.count("PACKED", machine="lab.Chore.states", claimed=9)
+        rename("consignment", "PACKED", "BOXED", atomic=atomic)
+        assert self.counted() == [
+            ("lab.Chore.states", "PACKED", 12, 9, 0, 0.0),
+            ("lab.Consignment.states", "BOXED", 12, 7, 6, 2.0),
+            ("lab.Consignment.states", "BOXED", 13, 7, 0, 0.0),
+        ]
+
+    def test_are_named_after_the_machine(self):
+        self.count("PAID", machine="lab.Invoice.payment", claimed=1)
+        rename("invoice", "PAID", "SETTLED", field="payment_status", machine="payment")
+        assert self.counted() == [("lab.Invoice.payment", "SETTLED", 12, 1, 0, 0.0)]
+
+    def test_of_a_table_that_is_not_there_are_none(self, monkeypatch):
+        row_in("PACKED")
+        names = connection.introspection.table_names
+        left_out = RunStatistics._meta.db_table
+        monkeypatch.setattr(
+            type(connection.introspection),
+            "table_names",
+            lambda self, cursor=None: [n for n in names(cursor) if n != left_out],
+        )
+        self.count("PACKED")
+        rename("consignment", "PACKED", "BOXED")
+        assert self.counted()[0][1] == "PACKED"
+
+
+class TestWrongOperations:
+    @pytest.mark.parametrize(
+        ("arguments", "options", "message"),
+        [
+            (("PACKED", "PACKED"), {}, "old and new are both 'PACKED'"),
+            (("", "BOXED"), {}, "old must be the value of a state, got ''"),
+            (("PACKED", None), {}, "new must be the value of a state, got None"),
+            (("PACKED", "BOXED"), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+            (("PACKED", "BOXED"), {"wait": -1}, "wait must not be negative"),
+        ],
+    )
+    def test_are_refused_when_the_migration_is_loaded(self, arguments, options, message):
+        with pytest.raises(ValueError, match=message):
+            RenameState("consignment", *arguments, **options)
+
+    @pytest.mark.parametrize(
+        ("model", "options", "message"),
+        [
+            ("consignment", {"field": "state"}, r"lab.Consignment has no field 'state'.*field="),
+            ("consignment", {"field": "name"}, "nothing records the moves of lab.Consignment.name"),
+        ],
+    )
+    def test_of_what_is_no_machine_are_refused(self, model, options, message):
+        with pytest.raises(StateMachineError, match=message):
+            rename(model, "PACKED", "BOXED", **options)
+
+    def test_to_a_name_that_does_not_fit_are_refused(self):
+        row_in("PACKED")
+        with pytest.raises(StateMachineError, match=r"has 51 characters, and lab.Consignment.status takes 50"):
+            rename("consignment", "PACKED", "X" * 51)
+
+
+class TestInMigrations:
+    def test_it_is_written_as_it_was_given(self):
+        given = RenameState(
+            "order", "OLD", "NEW", field="phase", target_in_use=True, wait=datetime.timedelta(minutes=1)
+        )
+        text, imports = OperationWriter(given, indentation=0).serialize()
+        assert imports == {"import statemachine_fields.operations"}
+        assert "".join(line.strip() for line in text.splitlines()) == (
+            "statemachine_fields.operations.RenameState("
+            "model_name='order',old='OLD',new='NEW',field='phase',target_in_use=True,wait=60.0,),"
+        )
+        plain, _imports = OperationWriter(RenameState("order", "OLD", "NEW"), indentation=0).serialize()
+        assert "field" not in plain.replace("statemachine_fields", "")
+
+    def test_it_says_what_it_does(self):
+        operation = RenameState("order", "PAID", "SETTLED")
+        assert operation.describe() == "Rename state PAID to SETTLED in status of order"
+        assert operation.migration_name_fragment == "rename_paid_to_settled"
+
+    def test_it_changes_no_state_of_the_project(self):
+        state = project().clone()
+        RenameState("consignment", "PACKED", "BOXED").state_forwards("lab", state)
+        assert state.models == project().models
