@@ -4,6 +4,7 @@ nox                                    all pairs on PostgreSQL and SQLite, then 
 nox -s "tests(py3.13-django6.1)"        one pair
 nox -s tests -- tests/machine -x       with arguments for pytest
 nox -s mariadb                         the suite on MariaDB
+nox -s ways_in                         the pages for coming from other packages, with those packages
 """
 
 from __future__ import annotations
@@ -70,6 +71,15 @@ def mariadb(session: nox.Session) -> None:
         session.skip("no mariadbd on this machine; on Debian: apt install --no-install-recommends mariadb-server")
     session.install("-e", ".[test]")
     session.run("pytest", *(session.posargs or WHOLE_SUITE), env={"SMF_DB": "mariadb"})
+
+
+@nox.session
+def ways_in(session: nox.Session) -> None:
+    """Follow the pages for people who come from another package, with that package installed."""
+    packages = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "ways-in")
+    session.install("-e", ".[test]", *packages)
+    for database in ["sqlite", "postgresql"]:  # most pages make a project on SQLite, one on PostgreSQL
+        session.run("pytest", "tests/docs", "-k", "howto/from-", *session.posargs, env={"SMF_DB": database})
 
 
 @nox.session(venv_backend="none")

@@ -9,6 +9,8 @@ What a block does follows from its language:
 `...` in an output stands for anything. Comments, which readers do not see, say the rest:
 
     <!-- test: project -->                          the page starts in a project with an app called `shop`
+    <!-- test: project on postgresql -->            such a project on PostgreSQL, where others are on SQLite
+    <!-- test: needs simple_history -->             the page is followed where these modules are installed
     <!-- test: continues tutorial/first-machine.md -->   the page starts where another one ended
     <!-- test: merge -->                            the next block replaces what has the same name in its file
     <!-- test: answers y, n -->                     what is typed when the next block asks
@@ -52,10 +54,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Page:
-    """A page, what it starts from if not from an empty directory, and its steps in order."""
+    """A page, what it starts from if not from an empty directory, and its steps in order.
+
+    `database` is what its project is on, and `needs` are modules of other packages.
+    """
 
     path: Path
     in_project: bool
+    database: str
+    needs: tuple[str, ...]
     continues: str
     steps: tuple[Step, ...]
 
@@ -71,15 +78,19 @@ def all_pages() -> list[Path]:
 
 def read_page(path: Path) -> Page:
     """Return a page as steps; raise ValueError for a comment that nobody understands."""
-    in_project, continues = False, ""
+    in_project, database, continues = False, "sqlite", ""
+    needs: tuple[str, ...] = ()
     steps: list[Step] = []
     remarks: dict[str, str] = {}
     for kind, text, line in _parts(path.read_text().split("\n")):
         if kind != "comment":
             steps.append(Step(kind, text, line, remarks))
             remarks = {}
-        elif text == "project":
+        elif text in ("project", "project on postgresql"):
             in_project = True
+            database = text.removeprefix("project on ") if " on " in text else database
+        elif text.startswith("needs "):
+            needs = tuple(text.removeprefix("needs ").split())
         elif text.startswith("continues "):
             continues = text.removeprefix("continues ")
         elif text.startswith("also"):
@@ -90,7 +101,7 @@ def read_page(path: Path) -> Page:
             remarks[remark] = text.removeprefix(remark).strip(": ")
         else:
             raise ValueError(f"{path.name}:{line + 1}: no such comment for tests: {text!r}")
-    return Page(path, in_project, continues, tuple(steps))
+    return Page(path, in_project, database, needs, continues, tuple(steps))
 
 
 def _parts(lines: list[str]) -> Iterator[tuple[str, str, int]]:

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.docs.pages import DOCS, ROOT, Page, Step, read_page
-from tests.scratch import ScratchProject
+from tests.scratch import ScratchProject, ServedProject
 
 MANAGE = """
 import os
@@ -37,6 +37,7 @@ class Library:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.followed: dict[Path, Future[Reader]] = {}
+        self.served: list[ServedProject] = []
         self.pool = ThreadPoolExecutor(os.cpu_count())  # a reader mostly waits for processes
 
     def follow(self, path: Path) -> Future[Reader]:
@@ -56,7 +57,7 @@ class Library:
             shutil.copytree(previous.home, home)
             place = home / previous.place.relative_to(previous.home)
         elif page.in_project:
-            ScratchProject(home).write("manage.py", MANAGE)
+            self._make_project(page, home).write("manage.py", MANAGE)
             (home / "shop/migrations").mkdir()
             (home / "shop/migrations/__init__.py").touch()
         else:
@@ -64,6 +65,17 @@ class Library:
         reader = Reader(home, place)
         reader.follow(page)
         return reader
+
+    def _make_project(self, page: Page, home: Path) -> ScratchProject:
+        if page.database == "sqlite":
+            return ScratchProject(home)
+        self.served.append(ServedProject(home))
+        return self.served[-1]
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        for project in self.served:
+            project.close()
 
 
 class Reader:
@@ -75,9 +87,7 @@ class Reader:
 
     def follow(self, page: Page) -> None:
         """Take the steps of a page in order; raise AssertionError at the first that does not go as it says."""
-        for step in page.steps:
-            if step.kind == "python" and not step.file:
-                compile(step.text, f"{page.name}:{step.line}", "exec")
+        compile_examples(page)
         steps = [step for step in page.steps if step.file or step.kind in ("console", "pycon")]
         for kind, group in groupby((step for step in steps if "not run" not in step.remarks), lambda step: step.kind):
             if kind == "pycon":
@@ -130,6 +140,13 @@ class Reader:
             check=False,
             timeout=120,
         )
+
+
+def compile_examples(page: Page) -> None:
+    """Raise SyntaxError for Python that is none."""
+    for step in page.steps:
+        if step.kind == "python":
+            compile(step.text, f"{page.name}:{step.line}", "exec")
 
 
 def with_answers(output: str, answers: list[str]) -> str:
