@@ -89,7 +89,7 @@ class ServedProject(ScratchProject):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.name = f"smf_scratch_{os.getpid()}_{root.name}"
+        self.name = f"smf_scratch_{os.getpid()}_{root.name}".replace("-", "_")
         if SMF_DB == "postgresql":
             entry = {**DATABASES["default"], "NAME": self.name, "TEST": {}}
             self.add_settings(f"DATABASES = {{'default': {entry!r}}}")
