@@ -13,7 +13,7 @@ from typing import Any
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import models
+from django.db import DatabaseError, models, router, transaction
 
 from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
@@ -43,6 +43,40 @@ def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
     if timed and not apps.is_installed("statemachine_fields.worker"):
         found.append(worker_not_installed())
     return [*found, *wrong_settings()]
+
+
+@checks.register(checks.Tags.database)
+def check_rows(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Check the rows of every machine, in the databases given: those of `check --database`, and of `migrate`."""
+    found: list[checks.CheckMessage] = []
+    for alias in databases or ():
+        for config in app_configs or apps.get_app_configs():
+            for model in config.get_models(include_auto_created=True):
+                for declared in declared_machines(model).values():
+                    if not isinstance(declared, StateMachine) and declared.bound.model is model:
+                        found += undeclared_states(declared.bound, alias)
+    return found
+
+
+def undeclared_states(bound: BoundMachine[Any], alias: str) -> Iterator[checks.Warning]:
+    if not router.allow_migrate_model(alias, bound.model):
+        return
+    try:
+        with transaction.atomic(using=alias):  # which an error ends, and not the transaction around
+            states = bound.undeclared_states(using=alias)
+    except DatabaseError:  # `migrate` has not made the table or the column yet
+        return
+    if states:
+        yield checks.Warning(
+            f"Rows of {bound.accessor!r} are in {_listed(states)} in the database {alias!r}, which the machine does not "
+            "declare.",
+            hint="No move leads out of such a state, and no worker takes its rows. Declare it again, or move them on with "
+            "force_transition_to().",
+            obj=bound.model,
+            id="statemachine_fields.W006",
+        )
 
 
 def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:

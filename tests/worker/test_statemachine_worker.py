@@ -215,6 +215,14 @@ def test_a_worker_says_so_if_clocks_and_policy_disagree():
     assert "statemachine_reschedule lab.Chore.states" in log
 
 
+def test_a_worker_names_the_states_whose_rows_it_does_not_take():
+    Chore.objects.create()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE lab_chore SET status = 'MISLAID'")
+    log = run("lab.Chore", "--run-for", "2")
+    assert "lab.Chore.states: rows are in 'MISLAID', which the code does not declare. No worker takes them." in log
+
+
 class TestWrongOrders:
     @pytest.mark.parametrize(
         ("arguments", "message"),

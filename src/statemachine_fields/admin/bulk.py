@@ -15,6 +15,7 @@ from django.db.models import Count, Max
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
+from statemachine_fields.admin.badges import not_declared
 from statemachine_fields.admin.moves import NoteForm
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.batches import database_of
@@ -156,6 +157,8 @@ class BulkMove:
         return self._asks_for_details if self._is_by_hand(state) else self._is_the_systems
 
     def _no_move_from(self, state: str) -> str:
+        if state not in self.bound.graph:
+            return not_declared(self.bound, state)
         names = {"from": self.bound.label_of(state), "to": self.bound.label_of(self.target)}
         return _("There is no move from %(from)s to %(to)s.") % names
 

@@ -11,6 +11,7 @@ from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString, mark_safe
 
+from statemachine_fields.admin.badges import strays
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.counts import count_states, shown
 from statemachine_fields.admin.filters import COUNT_LIMIT
@@ -63,5 +64,8 @@ class MachineLists(MachineAdmin):
             links={state: changelist.get_query_string({lookup: state}, ["p"]) for state in counts},
             tones=self.tones(bound),
         )
-        graph = draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True)
-        return Overview(self.name_of(bound), mark_safe(graph), self.page_url("machine", bound.accessor))  # noqa: S308 - draw_svg() escapes
+        drawing = mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
+        others = strays(
+            bound, [(state, marks.notes[state], marks.links[state]) for state in counts if state not in bound.graph]
+        )
+        return Overview(self.name_of(bound), drawing + others, self.page_url("machine", bound.accessor))

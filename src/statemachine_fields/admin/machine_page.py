@@ -22,7 +22,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from statemachine_fields.admin.badges import badge
+from statemachine_fields.admin.badges import badge, strays
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.charts import Bar, draw_bars, short
 from statemachine_fields.admin.clocks import clock_line
@@ -175,7 +175,10 @@ class MachinePage(MachineAdmin):
             weights=moves,
             tones=self.tones(bound),
         )
-        return mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
+        drawing = mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
+        return drawing + strays(
+            bound, [(state, marks.notes[state], marks.links[state]) for state in counts if state not in bound.graph]
+        )
 
     def _move_lines(self, bound: BoundMachine[Any], moves: Mapping[Move, int], durations: Durations) -> list[MoveLine]:
         """Return the moves, the most used first, and those that are declared and that nobody made after them."""

@@ -13,6 +13,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
+from statemachine_fields.admin.badges import not_declared
 from statemachine_fields.admin.wording import in_words, since, who
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
@@ -83,6 +84,15 @@ def why_no_button(bound: BoundMachine[Any], state: str) -> str:
 
 def button_text(bound: BoundMachine[Any], transition: Transition) -> str:
     return str(transition.label) or _("Move to %(state)s") % {"state": bound.label_of(transition.to)}
+
+
+def what_to_do_with_a_stray(bound: BoundMachine[Any], state: str) -> str:
+    """Say what is wrong with a row whose state is not declared, and the ways out."""
+    advice = _(
+        "No move leads out of it, and no worker takes the row. Declare the state again, or let a program move the row with "
+        "force_transition_to()."
+    )
+    return f"{not_declared(bound, state)} {advice}"
 
 
 class RowMove:

@@ -27,6 +27,7 @@ from statemachine_fields.admin.moves import (
     choices_for,
     is_too_late,
     read_number,
+    what_to_do_with_a_stray,
     why_no_button,
 )
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
@@ -52,6 +53,8 @@ class Panel:
     sequence: int
     choices: list[Choice]
     why_no_button: str
+    #: What is wrong with the state that the row is in.
+    warning: str
     can_move: bool
     move_url: str
     clock: Reading | None
@@ -130,6 +133,7 @@ class RowPages(MachineAdmin):
             sequence=getattr(obj, bound.names.sequence),
             choices=choices_for(bound, obj, request.user) if can_move else [],
             why_no_button=why_no_button(bound, state),
+            warning="" if state in bound.graph else what_to_do_with_a_stray(bound, state),
             can_move=can_move,
             move_url=self.row_url("move", obj, bound.accessor),
             clock=read_clock(bound, obj) if bound.is_timed else None,

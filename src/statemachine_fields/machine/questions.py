@@ -15,6 +15,7 @@ from django.utils import timezone
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.durations import Stay, Window
+from statemachine_fields.db.values import OtherValues
 from statemachine_fields.exceptions import UnknownState
 from statemachine_fields.machine.graph import StateGraph, plain
 from statemachine_fields.machine.ids import uuid7_floor
@@ -72,6 +73,25 @@ class Questions(Generic[M]):
         if not all(isinstance(state, str) for state in states):
             raise TypeError(f"{self}: in_state() takes states one by one, as in_state('A', 'B'), got {states!r}.")
         return self._rows.filter(**{f"{self.names.status}__in": [self._declared(state) for state in states]})
+
+    def undeclared_states(self, *, using: str | None = None) -> list[str]:
+        """Return the states that rows are in although the machine does not declare them, sorted; at most 100.
+
+        No move leads out of such a state, and no worker takes its rows: they came there past the machine, or before the
+        state was removed from the code. Declare it again, or move them on with `force_transition_to()`. The index on the
+        status column answers, however large the table is.
+
+        :param using: the database, if not the one that the router chooses.
+        """
+        return self.other_values().ask(connections[using or router.db_for_read(self.model)])
+
+    async def aundeclared_states(self, *, using: str | None = None) -> list[str]:
+        """As `undeclared_states()`, without blocking the event loop."""
+        return await sync_to_async(self.undeclared_states)(using=using)
+
+    def other_values(self) -> OtherValues:
+        """Return what finds values of the status column that are not declared."""
+        return OtherValues(self.model._meta.db_table, self.names.status, tuple(self.graph.states))
 
     def as_of(self, when: datetime.datetime) -> models.QuerySet[M]:
         """Return all rows with the status they had at an instant, as `status_as_of` (`<status field>_as_of`).

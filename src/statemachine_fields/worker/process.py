@@ -172,6 +172,7 @@ def _look_at_clocks(runner: Runner) -> None:
         for bound, using in {(lane.bound, lane.using) for lane in runner.lanes}:
             try:
                 needless, missing = mismatches(bound, using)
+                undeclared = bound.undeclared_states(using=using)
             except (DatabaseError, InterfaceError) as error:
                 logger.info(
                     "Could not compare the clocks of %s with the policy in the code: %s", bound, str(error).strip()
@@ -185,6 +186,9 @@ def _look_at_clocks(runner: Runner) -> None:
                     ]
                 )
                 logger.warning("%s: %s. Run `manage.py statemachine_reschedule %s`.", bound, what, bound)
+            if undeclared:
+                text = "%s: rows are in %s, which the code does not declare. No worker takes them. Move them by force."
+                logger.warning(text, bound, ", ".join(repr(state) for state in undeclared))
     finally:
         connections.close_all()
 
