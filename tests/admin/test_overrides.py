@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.contrib import admin
+from django.core.exceptions import ImproperlyConfigured
 
 from lab.admin import DossierAdmin
 from lab.models import Dossier
@@ -95,6 +96,59 @@ def test_templates_of_the_class_are_extended(rf, admin_user, dossier, settings, 
     for response in pages_of(own(Dossier, admin.site), rf, admin_user, dossier):
         assert "OUR OWN" in response
         assert "smf-graph" in response
+
+
+class InClass:
+    change_list_template = "own_change_list.html"
+
+
+class InInit:
+    """As django-import-export does it: what is named by then is what it extends."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.base = self.change_list_template or "admin/change_list.html"
+        self.change_list_template = "own_change_list.html"
+
+    def changelist_view(self, request, extra_context=None):
+        return super().changelist_view(request, {**(extra_context or {}), "base": self.base})
+
+
+class InProperty:
+    @property
+    def change_list_template(self):
+        return "own_change_list.html"
+
+
+class InView:
+    def changelist_view(self, request, extra_context=None):
+        response = super().changelist_view(request, extra_context)
+        response.template_name = "own_change_list.html"
+        return response
+
+
+@pytest.mark.parametrize("kind", [InClass, InInit, InProperty, InView])
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_template_of_another_package_is_extended_however_it_is_named(
+    rf, admin_user, dossier, settings, tmp_path, kind, ours_first
+):
+    text = '{% extends base|default:"admin/change_list.html" %}{% block pagination %}OUR OWN{% endblock %}'
+    (tmp_path / "own_change_list.html").write_text(text)
+    (templates,) = settings.TEMPLATES
+    settings.TEMPLATES = [{**templates, "DIRS": [tmp_path]}]
+    mixins = (StateMachineAdminMixin, kind) if ours_first else (kind, StateMachineAdminMixin)
+    own = type("Own", (*mixins, admin.ModelAdmin), {})
+
+    shown = next(pages_of(own(Dossier, admin.site), rf, admin_user, dossier))
+
+    assert shown.count("OUR OWN") == 1
+    # Who sets the template of the finished response has the last word, if it comes after us.
+    assert ("smf-graph" in shown) == (ours_first or kind is not InView)
+
+
+def test_mixin_that_would_never_be_called_is_refused():
+    with pytest.raises(ImproperlyConfigured, match="Late has StateMachineAdminMixin after ModelAdmin"):
+        type("Late", (admin.ModelAdmin, StateMachineAdminMixin), {})
 
 
 def pages_of(model_admin, rf, user, row):

@@ -15,7 +15,8 @@ from django.forms import BaseForm, Media
 from django.http import Http404, HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.text import capfirst
+from django.utils.text import Truncator, capfirst
+from django.utils.translation import gettext as _
 
 from statemachine_fields.drawing.tones import tones_of
 from statemachine_fields.machine.bound import BoundMachine
@@ -33,6 +34,15 @@ class MachineAdmin(ModelAdmin):
 
     #: The colour of each state, by its value, where another than the one it gets by itself is wanted.
     state_colors: Mapping[str, str] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        if admin.ModelAdmin in order and order.index(admin.ModelAdmin) < order.index(MachineAdmin):
+            raise ImproperlyConfigured(
+                f"{cls.__name__} has StateMachineAdminMixin after ModelAdmin, which never calls it. Name the mixin before "
+                "every class that is a ModelAdmin."
+            )
 
     def __init__(self, model: type[models.Model], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
@@ -132,7 +142,23 @@ class MachineAdmin(ModelAdmin):
         shared = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
+            "trail": self._trail(context),
             "media": self.media,
             "preserved_filters": self.get_preserved_filters(request),
         }
         return TemplateResponse(request, f"admin/statemachine_fields/{template}", {**shared, **context}, status=status)
+
+    def _trail(self, context: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the way from the site to one of our pages: addresses and what they are called."""
+        site, app = self.admin_site.name, self.opts.app_config
+        trail = [
+            (reverse("admin:index", current_app=site), _("Home")),
+            (
+                reverse("admin:app_list", args=[self.opts.app_label], current_app=site),
+                str(app.verbose_name if app else self.opts.app_label),
+            ),
+            (self.page_url("changelist"), capfirst(str(self.opts.verbose_name_plural))),
+        ]
+        if "object" in context:
+            trail.append((context["back_url"], Truncator(str(context["object"])).words(18)))
+        return trail

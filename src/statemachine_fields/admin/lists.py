@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib.admin import AdminSite
 from django.contrib.admin.options import IS_POPUP_VAR
-from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString, mark_safe
 
@@ -15,7 +13,7 @@ from statemachine_fields.admin.badges import strays
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.counts import count_states, shown
 from statemachine_fields.admin.filters import COUNT_LIMIT
-from statemachine_fields.admin.templates import parent_template
+from statemachine_fields.admin.templates import show_in
 from statemachine_fields.drawing.svg import Marks, draw_svg
 from statemachine_fields.machine.bound import BoundMachine
 
@@ -35,25 +33,13 @@ class MachineLists(MachineAdmin):
     #: Up to how many rows of each state are counted.
     count_limit = COUNT_LIMIT
 
-    change_list_template = "admin/statemachine_fields/rows.html"
-
-    def __init__(self, model: type[models.Model], admin_site: AdminSite) -> None:
-        super().__init__(model, admin_site)
-        ours, own = MachineLists.change_list_template, self.change_list_template
-        self._own_change_list = super().change_list_template if own == ours else own
-        self.change_list_template = ours  # type: ignore[misc]  # the stubs know it of classes only
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        parent = parent_template(self._own_change_list, self.opts, "change_list.html")
-        response: Any = super().changelist_view(request, {**(extra_context or {}), "machine_parent_template": parent})
-        context = getattr(response, "context_data", None) or {}
-        if "cl" in context and IS_POPUP_VAR not in request.GET:
-            changelist = context["cl"]
-            context["machine_overviews"] = [
-                self._overview(request, bound, changelist) for bound in self.machines.values()
-            ]
-        result: HttpResponse = response
-        return result
+        response: HttpResponse = super().changelist_view(request, extra_context)
+        changelist = (getattr(response, "context_data", None) or {}).get("cl")
+        if changelist is not None and IS_POPUP_VAR not in request.GET:  # else it is what an action shows, or a popup
+            overviews = [self._overview(request, bound, changelist) for bound in self.machines.values()]
+            show_in(response, "rows.html", {"machine_overviews": overviews})
+        return response
 
     def _overview(self, request: HttpRequest, bound: BoundMachine[Any], changelist: Any) -> Overview:
         counts = count_states(self, request, bound, self.count_limit)

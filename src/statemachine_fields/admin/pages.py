@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin import AdminSite, ModelAdmin
+from django.contrib.admin import ModelAdmin
 from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -31,7 +31,7 @@ from statemachine_fields.admin.moves import (
     why_no_button,
 )
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
-from statemachine_fields.admin.templates import parent_template
+from statemachine_fields.admin.templates import show_in
 from statemachine_fields.admin.wording import in_words, since, time_tag
 from statemachine_fields.drawing.svg import Marks, draw_svg
 from statemachine_fields.exceptions import StateMachineError
@@ -72,15 +72,6 @@ class RowPages(MachineAdmin):
     story_length = 5
     story_per_page = 50
 
-    change_form_template = "admin/statemachine_fields/row.html"
-
-    def __init__(self, model: type[models.Model], admin_site: AdminSite) -> None:
-        super().__init__(model, admin_site)
-        #: What would have been shown without us, and is extended: the class's own template, or that of the next class.
-        ours, own = RowPages.change_form_template, self.change_form_template
-        self._own_change_form = super().change_form_template if own == ours else own
-        self.change_form_template = ours  # type: ignore[misc]  # the stubs know it of classes only
-
     def get_urls(self) -> list[URLPattern]:
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
@@ -114,10 +105,11 @@ class RowPages(MachineAdmin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        context["machine_parent_template"] = parent_template(self._own_change_form, self.opts, "change_form.html")
+        response = super().render_change_form(request, context, add, change, form_url, obj)
         if change and obj is not None and not context.get("is_popup"):
-            context["machine_panels"] = [self._panel(request, bound, obj) for bound in self.machines.values()]
-        return super().render_change_form(request, context, add, change, form_url, obj)
+            panels = [self._panel(request, bound, obj) for bound in self.machines.values()]
+            show_in(response, "row.html", {"machine_panels": panels})
+        return response
 
     def _panel(self, request: HttpRequest, bound: BoundMachine[Any], obj: models.Model) -> Panel:
         state: str = getattr(obj, bound.names.status)

@@ -1,15 +1,20 @@
-"""Which template one of ours extends: the one that would have been shown without the mixin."""
+"""Our part of a page of the admin, around whatever would have been shown without it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.template.loader import select_template
+from django.http import HttpResponse
+from django.template.response import SimpleTemplateResponse
 
 
-def parent_template(declared: Any, opts: Any, name: str) -> Any:
-    """Return the template of the next class, or the project's own for the model, or Django's."""
-    own = [f"admin/{opts.app_label}/{opts.model_name}/{name}", f"admin/{opts.app_label}/{name}", f"admin/{name}"]
-    if not declared:
-        return select_template(own)
-    return select_template([declared] if isinstance(declared, str) else list(declared))
+def show_in(response: HttpResponse, template: str, context: dict[str, Any]) -> None:
+    """Let one of our templates extend the one that a response is about to show.
+
+    Which one that is has been decided by then, by the class, by another package or by the project, in whichever way they
+    do it. What is rendered already stays as it is.
+    """
+    if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
+        shown = response.resolve_template(response.template_name)
+        response.context_data = {**(response.context_data or {}), **context, "machine_parent_template": shown}
+        response.template_name = f"admin/statemachine_fields/{template}"
