@@ -27,7 +27,7 @@ PAIRS = [
 ]
 
 #: What workers do under fault depends on processes, signals and PostgreSQL: `dev.py test` shows it once for all pairs.
-WHOLE_SUITE = ["-n", "2", "--ignore=tests/faults"]
+WHOLE_SUITE = ["-n", "2", "--dist", "loadgroup", "--ignore=tests/faults"]
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"

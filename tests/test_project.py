@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tomllib
 import venv
 from contextlib import closing
 from http.cookiejar import CookieJar
@@ -43,6 +44,12 @@ def test_django_is_the_only_runtime_dependency():
     required = [line for line in metadata.requires("django-statemachine-fields") if "extra ==" not in line]
 
     assert [re.match(r"[\w.-]+", line).group().lower() for line in required] == ["django"]
+
+
+def test_every_pair_of_the_matrix_can_drive_a_browser():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    assert any(line.startswith("playwright") for line in extras["test"])  # without it, tests/browser is skipped there
 
 
 @pytest.mark.django_db(databases=["default", "other"])

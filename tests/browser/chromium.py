@@ -58,7 +58,7 @@ def find_browser() -> str | None:
 def why_not() -> str:
     """Return why no browser can be driven here, or nothing."""
     if not find_spec("playwright"):
-        return "playwright is not installed; it comes with the `dev` extra"
+        return "playwright is not installed; it comes with the `test` extra"
     if find_browser() is None:
         wanted = os.environ.get("SMF_BROWSER") or ", ".join(PROGRAMS)
         return f"no browser is found ({wanted}); on Debian: apt install chromium, or name one in SMF_BROWSER"

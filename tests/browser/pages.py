@@ -23,6 +23,12 @@ def button(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=name, exact=True)
 
 
+def choose(page: Page, action: str) -> None:
+    """Choose an action of the list for the rows that are ticked. Its button is called "Go", and "Run" since Django 6.1."""
+    page.get_by_label("Action:").select_option(label=action)
+    page.locator(".actions button").click()
+
+
 def badge(page: Page) -> Locator:
     """Return the badge at the top of a row's page."""
     return page.locator(".smf-panel-head .smf-badge")

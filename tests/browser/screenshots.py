@@ -20,7 +20,7 @@ from shop.models import Order, OrderStateTransition
 from statemachine_fields.machine.ids import uuid7_floor
 from tests.browser.chromium import expect
 from tests.browser.orders import TAKE_BACK
-from tests.browser.pages import address, row_page
+from tests.browser.pages import address, choose, row_page
 from tests.worker.rows import set_clock
 
 PICTURES = Path(__file__).parents[2] / "docs" / "_static"
@@ -172,8 +172,7 @@ def test_bulk(look):
     page = look()
     page.goto(address(Order, "changelist"))
     page.locator("#action-toggle").check()
-    page.get_by_label("Action:").select_option(label="Move to Returned")
-    page.get_by_role("button", name="Go").click()
+    choose(page, "Move to Returned")
     expect(page.locator(".smf-preview")).to_be_visible()
     shoot(page, "admin-bulk", ".submit-row")
 

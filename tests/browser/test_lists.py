@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 
 from shop.models import Order
 from tests.browser.chromium import expect
-from tests.browser.pages import address, button, message, tab_to
+from tests.browser.pages import address, button, choose, message, tab_to
 
 LIST = address(Order, "changelist")
 
@@ -16,11 +16,6 @@ def make(*states, total=25):
 
 def rows(page):
     return page.locator("#result_list tbody tr")
-
-
-def choose(page, action):
-    page.get_by_label("Action:").select_option(label=action)
-    button(page, "Go").click()
 
 
 @pytest.fixture

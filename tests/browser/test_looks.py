@@ -8,7 +8,7 @@ import pytest
 from shop.models import Order
 from tests.browser.chromium import expect
 from tests.browser.orders import TAKE_BACK, make_history
-from tests.browser.pages import address, badge, button, row_page
+from tests.browser.pages import address, badge, button, choose, row_page
 
 #: The ratio that texts of this size need (WCAG 2.2, 1.4.3).
 READABLE = 4.5
@@ -68,8 +68,7 @@ def open_list(page, row):
 def open_bulk(page, row):
     open_list(page, row)
     page.get_by_label("Select all objects on this page for an action").check()
-    page.get_by_label("Action:").select_option(label="Move to Returned")
-    button(page, "Go").click()
+    choose(page, "Move to Returned")
     expect(page.locator(".smf-preview")).to_be_visible()
 
 
