@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 
 import pytest
@@ -19,6 +20,9 @@ from tests.worker.rows import claim_one, columns_of, in_seconds, lane_of, not_ma
 pytestmark = [pytest.mark.django_db, not_mariadb]
 
 MONTH = 30 * 24 * 3600
+
+#: After which an order that is not paid is cancelled.
+TIMEOUT = datetime.timedelta(days=2)
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def test_a_row_that_waits_for_a_worker_says_so(admin_client):
 
 
 def test_a_time_out_says_where_to(admin_client, order):
-    set_clock(order, next_at=in_seconds(25))
+    set_clock(order, changed_at=in_seconds(25) - TIMEOUT, next_at=in_seconds(25))
 
     response = look(admin_client, order)
 
@@ -73,7 +77,7 @@ def test_a_time_out_says_where_to(admin_client, order):
 
 
 def test_a_try_before_a_time_out_says_both(admin_client, order):
-    set_clock(order, next_at=in_seconds(5))
+    set_clock(order, changed_at=in_seconds(25) - TIMEOUT, next_at=in_seconds(5))
 
     assert re.search(
         r"Clock: Runs in [45] seconds At the latest Times out in 2[345] seconds → Cancelled",
@@ -82,7 +86,7 @@ def test_a_try_before_a_time_out_says_both(admin_client, order):
 
 
 def test_a_time_out_that_is_over_happens_now(admin_client, order):
-    set_clock(order, changed_at=in_seconds(-60), next_at=in_seconds(-35))
+    set_clock(order, changed_at=in_seconds(-35) - TIMEOUT, next_at=in_seconds(-35))
 
     assert "Clock: Times out now → Cancelled" in words_of(look(admin_client, order))
 
@@ -167,7 +171,7 @@ def test_the_machine_page_says_of_stuck_rows_what_their_own_pages_say(admin_clie
 
 
 def test_a_row_that_runs_says_where_and_until_when(admin_client, order):
-    set_clock(order, next_at=in_seconds(-5))
+    set_clock(order, changed_at=in_seconds(25) - TIMEOUT, next_at=in_seconds(-5))
     claim_one(lane_of(Order), owner="web-1:4711")
 
     response = look(admin_client, order)

@@ -10,15 +10,17 @@ import threading
 import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.db import connection, transaction
+from django.contrib.admin.utils import label_for_field
+from django.db import connection, models, transaction
 from django.db.models import Count, OuterRef, Subquery
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.utils import timezone
 
 from lab.admin import DossierAdmin
 from lab.models import Car, Dossier, Invoice, Reasoned
 from shop.models import Order
-from statemachine_fields.admin import bulk
+from statemachine_fields import State, StateMachine
+from statemachine_fields.admin import StateMachineAdminMixin, bulk
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.db.kinds import count_each
 from tests.admin.browsing import messages_of, page, staff, text_of, words_of
@@ -85,6 +87,31 @@ def test_the_status_can_be_the_link_to_the_row(admin_client, monkeypatch):
     assert re.search(r'class="sortable column-status', content)
 
 
+def names_of_columns(model_admin, *names):
+    return [str(label_for_field(column, model_admin.model, model_admin)) for column in model_admin._shown(names)]
+
+
+def test_the_clocks_of_two_machines_are_told_apart():
+    timed = {"states": [State("NEW", timeout_after=60, timeout_to="OLD"), ("OLD", "Old")], "initial": "NEW"}
+
+    with isolate_apps("lab", "statemachine_fields"):
+
+        class Parcel(models.Model):
+            states = StateMachine(**timed, transitions={"NEW": ["OLD"]})
+            billing = StateMachine(**timed, transitions={"NEW": ["OLD"]}, field="billing_status")
+
+            class Meta:
+                app_label = "lab"
+
+    own = type("Own", (StateMachineAdminMixin, admin.ModelAdmin), {})(Parcel, admin.AdminSite())
+
+    assert names_of_columns(own, Parcel.states.names.next_at, Parcel.billing.names.next_at) == [
+        "status: next run",
+        "billing status: next run",
+    ]
+    assert names_of_columns(admin.site.get_model_admin(Order), "status_next_at") == ["next run"]
+
+
 # Counts
 
 
@@ -137,7 +164,8 @@ def test_a_filter_narrows_the_list_and_marks_the_state_on_the_graph(admin_client
     response = admin_client.get(page(Dossier), {"status__exact": "LOST", "team": ""})
 
     assert len(response.context["cl"].result_list) == 2
-    assert len(re.findall(r'class="[^"]*\bsmf-current\b', response.content.decode())) == 1
+    wide, _, phone = response.content.decode().partition('class="smf-phone"')
+    assert [len(re.findall(r'class="[^"]*\bsmf-current\b', drawing)) for drawing in (wide, phone)] == [1, 1]
     assert "?status__exact=OPEN&team=" in notes(response)
 
 
@@ -161,7 +189,7 @@ def test_the_list_asks_one_question_more_than_djangos_own(rf, admin_user):
 def test_two_machines_have_two_graphs(admin_client):
     Invoice.objects.create()
 
-    assert admin_client.get(page(Invoice)).content.decode().count(' class="smf-graph"') == 2
+    assert admin_client.get(page(Invoice)).content.decode().count(' class="smf-drawing"') == 2
 
 
 def test_a_child_of_another_table_is_counted(admin_client):

@@ -291,7 +291,7 @@ def test_a_row_of_a_timed_machine_says_what_its_clock_says_and_its_error(admin_c
 
     response = look(admin_client)
 
-    assert "parked" in words_of(response)
+    assert "Parked: No carrier." in words_of(response)
     assert f"No carrier. {SCRIPT}" in words_of(response)
     assert SCRIPT not in response.content.decode()
 

@@ -47,7 +47,7 @@ def test_graph_leads_to_the_rows_of_a_state_without_a_mouse(page, orders):
 
     expect(rows(page)).to_have_count(3)
     expect(page.locator("#changelist-filter .selected")).to_contain_text("Pending (3)")
-    expect(page.locator(".smf-graph .smf-current")).to_have_attribute("data-state", "PENDING")
+    expect(page.locator(".smf-graph .smf-current:visible")).to_have_attribute("data-state", "PENDING")
 
 
 def test_row_leads_back_to_the_list_as_it_was(page, orders):

@@ -12,11 +12,11 @@ from statemachine_fields.drawing.ranks import backward_moves, connected_parts, r
 SMALL = Size(80, 40)
 
 
-def lay_out(*moves, states="", labels=None, size=SMALL):
+def lay_out(*moves, states="", labels=None, size=SMALL, page=PAGE):
     """Lay out moves such as "AB"; the first state is the initial one."""
     names = dict.fromkeys([*states, *(state for move in moves for state in move)])
     sizes = dict.fromkeys(names, size)
-    return arrange(sizes, {tuple(move): (labels or {}).get(move) for move in moves}, next(iter(names)))
+    return arrange(sizes, {tuple(move): (labels or {}).get(move) for move in moves}, next(iter(names)), page=page)
 
 
 def bezier(curve, part):
@@ -54,6 +54,7 @@ def overlap(one, other):
 
 
 sizes = st.builds(Size, st.integers(30, 220), st.integers(30, 90))
+pages = st.sampled_from([300, PAGE, 10_000])
 label_sizes = st.none() | st.builds(Size, st.integers(8, 150), st.integers(10, 16))
 
 
@@ -69,10 +70,10 @@ def graphs(draw):
 
 
 @settings(deadline=None, max_examples=60)
-@given(graphs())
-def test_whatever_the_graph_nothing_is_on_top_of_something_else(graph):
+@given(graphs(), pages)
+def test_whatever_the_graph_nothing_is_on_top_of_something_else(graph, page):
     boxes, moves, initial = graph
-    layout = arrange(boxes, moves, initial)
+    layout = arrange(boxes, moves, initial, page=page)
 
     assert layout.boxes.keys() == boxes.keys()
     assert layout.routes.keys() == moves.keys()
@@ -96,10 +97,10 @@ def test_whatever_the_graph_nothing_is_on_top_of_something_else(graph):
 
 
 @settings(deadline=None, max_examples=30)
-@given(graphs())
-def test_labels_are_on_no_box_and_on_no_other_label(graph):
+@given(graphs(), pages)
+def test_labels_are_on_no_box_and_on_no_other_label(graph, page):
     boxes, moves, initial = graph
-    layout = arrange(boxes, moves, initial)
+    layout = arrange(boxes, moves, initial, page=page)
     places = list(layout.boxes.values())
     for move, size in moves.items():
         assert (layout.routes[move].label is None) == (size is None)
@@ -154,6 +155,21 @@ def test_what_is_too_long_for_a_page_runs_downwards(count, size):
     assert layout.downwards
     assert layout.width < PAGE
     assert len({box.x for box in layout.boxes.values()}) == 1
+
+
+@pytest.mark.parametrize(("page", "downwards"), [(300, True), (PAGE, False), (10_000, False)])
+def test_the_width_of_the_page_says_which_way_a_graph_runs(page, downwards):
+    layout = lay_out("AB", "BC", "CD", "AD", page=page)
+
+    assert layout.downwards == downwards
+    assert layout.width <= page
+
+
+def test_parts_of_a_graph_are_below_each_other_on_a_narrow_page():
+    layout = lay_out("AB", "CD", "EF", page=300)
+
+    assert layout.width <= 300
+    assert layout.boxes["C"].y > layout.boxes["B"].y
 
 
 def test_a_longer_way_to_the_same_state_leaves_the_main_chain_straight():

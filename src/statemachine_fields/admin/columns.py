@@ -10,6 +10,7 @@ from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.http import HttpRequest
+from django.utils.text import format_lazy
 from django.utils.translation import pgettext_lazy
 
 from statemachine_fields.admin.badges import badge
@@ -34,9 +35,18 @@ class MachineColumns(MachineAdmin):
             columns[bound.names.status] = self._column(bound, bound.names.status, self._badge, bound.field.verbose_name)
             if bound.is_timed:
                 columns[bound.names.next_at] = self._column(
-                    bound, bound.names.next_at, clock_line, pgettext_lazy("state machine", "next run")
+                    bound,
+                    bound.names.next_at,
+                    clock_line,
+                    self._heading(bound, pgettext_lazy("state machine", "next run")),
                 )
         return columns
+
+    def _heading(self, bound: BoundMachine[Any], text: _StrPromise) -> _StrPromise:
+        """Return what a column is called: with the name of the machine, if there are several."""
+        if len(self.machines) == 1:
+            return text
+        return format_lazy("{machine}: {text}", machine=bound.field.verbose_name, text=text)
 
     def _column(
         self,

@@ -7,14 +7,15 @@ from typing import Any
 
 from django.contrib.admin.options import IS_POPUP_VAR
 from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 from statemachine_fields.admin.badges import strays
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.counts import count_states, shown
 from statemachine_fields.admin.filters import COUNT_LIMIT
+from statemachine_fields.admin.graphs import draw_graph
 from statemachine_fields.admin.templates import show_in
-from statemachine_fields.drawing.svg import Marks, draw_svg
+from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.machine.bound import BoundMachine
 
 
@@ -50,8 +51,8 @@ class MachineLists(MachineAdmin):
             links={state: changelist.get_query_string({lookup: state}, ["p"]) for state in counts},
             tones=self.tones(bound),
         )
-        drawing = mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
+        graph = draw_graph(bound.graph, marks, self.title_of(bound), flat=True)
         others = strays(
             bound, [(state, marks.notes[state], marks.links[state]) for state in counts if state not in bound.graph]
         )
-        return Overview(self.name_of(bound), drawing + others, self.page_url("machine", bound.accessor))
+        return Overview(self.name_of(bound), graph + others, self.page_url("machine", bound.accessor))

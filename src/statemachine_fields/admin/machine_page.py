@@ -28,10 +28,11 @@ from statemachine_fields.admin.charts import Bar, draw_bars, short
 from statemachine_fields.admin.clocks import clock_line
 from statemachine_fields.admin.counts import count_states, shown
 from statemachine_fields.admin.filters import COUNT_LIMIT
+from statemachine_fields.admin.graphs import draw_graph
 from statemachine_fields.admin.stuck import Stuck, find_stuck
 from statemachine_fields.admin.wording import as_text, in_words, since, time_tag
 from statemachine_fields.db.durations import sorts_ids_by_time
-from statemachine_fields.drawing.svg import Marks, draw_svg
+from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.questions import ID_SLACK, Durations
@@ -175,8 +176,7 @@ class MachinePage(MachineAdmin):
             weights=moves,
             tones=self.tones(bound),
         )
-        drawing = mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
-        return drawing + strays(
+        return draw_graph(bound.graph, marks, self.title_of(bound)) + strays(
             bound, [(state, marks.notes[state], marks.links[state]) for state in counts if state not in bound.graph]
         )
 

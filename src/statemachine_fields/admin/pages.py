@@ -13,13 +13,14 @@ from django.core.exceptions import PermissionDenied
 from django.db import models, router, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.clocks import VERBS, Reading, read_clock, why_left
+from statemachine_fields.admin.graphs import draw_graph
 from statemachine_fields.admin.moves import (
     Choice,
     RowMove,
@@ -33,7 +34,7 @@ from statemachine_fields.admin.moves import (
 from statemachine_fields.admin.stories import Story, StoryReader, read_before
 from statemachine_fields.admin.templates import show_in
 from statemachine_fields.admin.wording import in_words, since, time_tag
-from statemachine_fields.drawing.svg import Marks, draw_svg
+from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
 
@@ -139,7 +140,7 @@ class RowPages(MachineAdmin):
     def _graph(self, bound: BoundMachine[Any], obj: models.Model, state: str, tones: dict[str, str]) -> SafeString:
         recent = list(getattr(obj, bound.accessor).history.values_list("from_status", "to_status")[:PATH_LENGTH])
         marks = Marks(current=state, path=list(dict.fromkeys(reversed(recent))), tones=tones)
-        return mark_safe(draw_svg(bound.graph, marks, title=self.title_of(bound), embedded=True))  # noqa: S308 - draw_svg() escapes
+        return draw_graph(bound.graph, marks, self.title_of(bound))
 
     # Moving it
 

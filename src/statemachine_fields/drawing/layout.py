@@ -10,9 +10,9 @@ from statemachine_fields.drawing.places import place_across
 from statemachine_fields.drawing.ranks import Move, backward_moves, connected_parts, ranks_of, spine_of
 from statemachine_fields.drawing.routes import CORNER, LABEL_OFF, LOOP, NARROW_PORT, Point, Route, find_routes, loop
 
-#: A layout from left to right is at most so wide and has at most so many ranks. Others run from top to bottom.
+#: How wide a page is, if nobody says, and how much of it each rank of a layout from left to right has at least.
 PAGE = 1150
-RANKS = 8
+RANK = 140
 
 GAP = 46  # between two layers, at least
 STEEP = 0.1  # of the longest way across a gap is added to it, so that curves are not too steep
@@ -52,8 +52,12 @@ class Layout:
     downwards: bool
 
 
-def arrange(boxes: Mapping[str, Size], moves: Mapping[Move, Size | None], initial: str) -> Layout:
+def arrange(
+    boxes: Mapping[str, Size], moves: Mapping[Move, Size | None], initial: str, *, page: float = PAGE
+) -> Layout:
     """Lay out states by the size of their boxes, and the moves between them by the size of their labels.
+
+    It runs from left to right if a page of that width has room for it, else from top to bottom.
 
     A box may be given more room than it asked for. No two boxes overlap, and no move passes through a box that it
     neither leaves nor enters: between layers there are curves and no boxes, and within a layer a move keeps to a lane
@@ -64,10 +68,10 @@ def arrange(boxes: Mapping[str, Size], moves: Mapping[Move, Size | None], initia
         inside = set(states)
         own_moves = {move: size for move, size in moves.items() if move[0] in inside}
         parts.append(_Part(states, own_moves, initial if initial in inside else states[0]))
-    downwards = any(part.is_long(boxes) for part in parts)
+    downwards = any(part.is_long(boxes, page) for part in parts)
     for part in parts:
         part.lay_out(boxes, downwards)
-    return _pack(parts, downwards)
+    return _pack(parts, downwards, page)
 
 
 @dataclass(slots=True)
@@ -93,7 +97,7 @@ class _Part:
     def _between(self) -> list[Move]:
         return [move for move in self.moves if move[0] != move[1]]
 
-    def is_long(self, boxes: Mapping[str, Size]) -> bool:
+    def is_long(self, boxes: Mapping[str, Size], page: float) -> bool:
         """Say whether a page is too narrow for it from left to right."""
         widest = [0.0] * (max(self.rank.values()) + 1)
         labels = [0.0] * len(widest)
@@ -104,7 +108,7 @@ class _Part:
                 gap = self.rank[move[0]] - (move in self.backward)
                 labels[gap] = max(labels[gap], size.width)
         room = sum(label + 2 * BESIDE_LABELS if label else GAP for label in labels[:-1])
-        return len(widest) > RANKS or sum(widest) + room > PAGE
+        return len(widest) > page / RANK or sum(widest) + room > page
 
     def lay_out(self, boxes: Mapping[str, Size], downwards: bool) -> None:
         forward = [move for move in self._between if move not in self.backward]
@@ -178,7 +182,7 @@ def _bands(layers: Layers) -> list[Point]:
     return bands
 
 
-def _pack(parts: Sequence[_Part], downwards: bool) -> Layout:
+def _pack(parts: Sequence[_Part], downwards: bool, page: float) -> Layout:
     """Put the parts beside each other, in as many rows as a page needs."""
     boxes: dict[str, Box] = {}
     routes: dict[Move, Route] = {}
@@ -186,7 +190,7 @@ def _pack(parts: Sequence[_Part], downwards: bool) -> Layout:
     for part in parts:
         begin = START if part is parts[0] else 0
         part_width, part_height = _turned(Size(part.length + begin, part.breadth), downwards)
-        if x and x + part_width > PAGE:
+        if x and x + part_width > page:
             x, y = 0.0, height + BETWEEN_PARTS
 
         def place(point: Point, x: float = x, y: float = y, begin: float = begin) -> Point:

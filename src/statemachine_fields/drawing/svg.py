@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from statemachine_fields.drawing.captions import shorten, width_of, wrap
 from statemachine_fields.drawing.labels import label_of_move, labels_of, one_line
-from statemachine_fields.drawing.layout import Box, Layout, Size, arrange
+from statemachine_fields.drawing.layout import PAGE, Box, Layout, Size, arrange
 from statemachine_fields.drawing.ranks import Move
 from statemachine_fields.drawing.routes import Point, Route
 from statemachine_fields.drawing.shapes import arrow, line, number, quote, rectangle
@@ -29,6 +29,7 @@ WIDEST, NARROWEST = 168, 78  # of a box's text and of a box
 WIDEST_LABEL = 150
 PADDING = Size(15, 11)
 MARGIN = 14
+PAGE_WIDTH = PAGE + 2 * MARGIN
 HEADING = 30
 THIN, TAKEN, WIDER = 1.4, 2.6, 4.2  # widths of lines: of any, of those of a path, and how much more the widest has
 
@@ -54,21 +55,24 @@ class Marks:
 NO_MARKS = Marks()
 
 
-def draw_svg(graph: StateGraph, marks: Marks = NO_MARKS, *, title: str = "", embedded: bool = False) -> str:
+def draw_svg(
+    graph: StateGraph, marks: Marks = NO_MARKS, *, title: str = "", embedded: bool = False, page: float = PAGE_WIDTH
+) -> str:
     """Return the graph as SVG, labels in the active language.
 
     :param title: the name of the drawing; written above it unless `embedded`.
     :param embedded: give an element for a page that has the style of `graph_css()`, in the colours of Django's admin.
         Otherwise it is a file of its own, with its style inside.
+    :param page: how wide the page is, in pixels: a graph that needs more from left to right runs from top to bottom.
 
     No value, label, note or address, whatever is in it, changes the structure of the drawing. The same input gives the
     same text.
     """
-    return _Drawing(graph, marks, one_line(title), embedded).text()
+    return _Drawing(graph, marks, one_line(title), embedded, page).text()
 
 
 class _Drawing:
-    def __init__(self, graph: StateGraph, marks: Marks, title: str, embedded: bool) -> None:
+    def __init__(self, graph: StateGraph, marks: Marks, title: str, embedded: bool, page: float) -> None:
         self.graph, self.marks, self.title, self.embedded = graph, marks, title, embedded
         self.names = labels_of(graph)
         self.tones = tones_of(graph, marks.tones)
@@ -82,7 +86,7 @@ class _Drawing:
         self.labels = {move: label for move in self.moves if (label := self._label(move))}
         self.shown = {move: shorten(label, LABEL, WIDEST_LABEL) for move, label in self.labels.items()}
         self.lines = {state: wrap(name, NAME * BOLD, WIDEST, lines=3) for state, name in self.names.items()}
-        self.layout = self._lay_out()
+        self.layout = self._lay_out(page - 2 * MARGIN)
         self.drawn: set[tuple[tuple[str, float], Sequence[Point]]] = set()
 
     def _label(self, move: Move) -> str:
@@ -90,7 +94,7 @@ class _Drawing:
         parts = [label_of_move(self.graph, *move), "" if count is None else number_format(count, force_grouping=True)]
         return " · ".join(filter(None, parts))
 
-    def _lay_out(self) -> Layout:
+    def _lay_out(self, page: float) -> Layout:
         boxes = {}
         for state, lines in self.lines.items():
             widths = [width_of(words, NAME * BOLD) for words in lines]
@@ -103,7 +107,7 @@ class _Drawing:
             move: Size(width_of(self.shown[move], LABEL), LABEL + 3) if move in self.shown else None
             for move in self.moves
         }
-        return arrange(boxes, moves, self.graph.initial)
+        return arrange(boxes, moves, self.graph.initial, page=page)
 
     def _note(self, state: str) -> str:
         return shorten(self.notes[state], NOTE, WIDEST)

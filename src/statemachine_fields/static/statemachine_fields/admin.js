@@ -1,11 +1,12 @@
 "use strict";
 // Comfort only: every page works without it.
 document.addEventListener("DOMContentLoaded", () => {
-    // What was folded stays folded.
+    // What was folded stays folded, on small screens and on large ones apart. On a small one, a list begins with its rows.
+    const isSmall = window.matchMedia("(max-width: 767px)").matches;
     for (const fold of document.querySelectorAll("details[data-smf-remember]")) {
-        const key = `statemachine_fields.${fold.dataset.smfRemember}`;
+        const key = `statemachine_fields.${fold.dataset.smfRemember}${isSmall ? ".small" : ""}`;
         try {
-            const kept = localStorage.getItem(key);
+            const kept = localStorage.getItem(key) ?? (isSmall && fold.matches(".smf-overview") ? "closed" : null);
             if (kept !== null) {
                 fold.open = kept === "open";
             }
@@ -16,7 +17,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     // Where a large graph does not fit, the row's own state is in sight.
     for (const drawing of document.querySelectorAll(".smf-fold .smf-drawing")) {
-        const current = drawing.querySelector(".smf-current");
+        const current = [...drawing.querySelectorAll(".smf-current")].find((state) => state.getClientRects().length);
         if (current && drawing.scrollHeight > drawing.clientHeight) {
             const box = current.getBoundingClientRect();
             const frame = drawing.getBoundingClientRect();
