@@ -102,8 +102,8 @@ def test_rows_keep_their_status(adopted):
 
 
 def test_rows_in_states_that_are_not_declared_are_found(adopted):
-    assert adopted.manage("statemachine_verify", "shop").startswith(
-        "warning shop.Order.states pk=5 state-undeclared: States that are not declared: the row has 'LOST'. "
+    assert adopted.manage("statemachine_verify", "shop", check=False).startswith(
+        "error shop.Order.states pk=5 status-undeclared: The row is in 'LOST', which is not declared. "
     )
 
 

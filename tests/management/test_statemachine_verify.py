@@ -67,6 +67,29 @@ def damage(row, **columns):
     sql(f"UPDATE {row._meta.db_table} SET {changes} WHERE {row._meta.pk.column} = %s", *columns.values(), key)
 
 
+def as_stored(time):
+    return connection.ops.adapt_datetimefield_value(time)
+
+
+def apart(rows):
+    """Set the times of some rows and their records so that each row moved after the one before it."""
+    start = timezone.now() - datetime.timedelta(days=1)
+    for place, record in enumerate(record for row in rows for record in row.states.history.order_by("sequence")):
+        at = start + datetime.timedelta(minutes=place)
+        record.instance.states.history.filter(pk=record.pk).update(transitioned_at=at)
+        damage(record.instance, status_changed_at=as_stored(at))
+
+
+def swap(rows, number):
+    """Give each of two rows a record of the other's."""
+    [first, second] = rows
+    ids = [row.states.history.get(sequence=number).pk for row in rows]
+    records = Stamped.states.transition_model.objects
+    records.filter(pk=ids[0]).update(sequence=-number)  # past the unique index
+    records.filter(pk=ids[1]).update(instance=first)
+    records.filter(pk=ids[0]).update(instance=second, sequence=number)
+
+
 def records_of(row, *numbers):
     return row.states.history.filter(sequence__in=numbers)
 
@@ -152,6 +175,57 @@ class TestDamage:
         assert found("lab.Stamped") == [(row.pk, "status-mismatch")]
         assert message("lab.Stamped").startswith("The status is 'FAILED', but record 4 says 'NEW'. ")
 
+    def test_time_that_was_written_past_the_machine(self, row):
+        damage(row, status_changed_at=as_stored(timezone.now() - datetime.timedelta(days=3)))
+        assert found("lab.Stamped") == [(row.pk, "time-mismatch")]
+        assert re.match(r"The row says that it moved at .*, record 4 at .*\. One of the times", message("lab.Stamped"))
+
+    def test_latest_records_swapped_between_rows(self):
+        rows = [walked(Stamped, "DONE", "NEW") for _ in range(2)]
+        apart(rows)
+        swap(rows, 2)
+        assert found("lab.Stamped") == [
+            (rows[0].pk, "time-mismatch"),
+            (rows[1].pk, "record-misplaced"),
+            (rows[1].pk, "time-mismatch"),
+        ]
+
+    def test_histories_swapped_between_rows(self):
+        rows = [walked(Stamped, "DONE", "NEW") for _ in range(2)]
+        apart(rows)
+        for number in (1, 2):
+            swap(rows, number)
+        assert found("lab.Stamped") == [(row.pk, "time-mismatch") for row in rows]
+
+    def test_records_swapped_between_rows(self):
+        rows = [walked(Stamped, "DONE", "NEW", "DONE", "NEW") for _ in range(2)]
+        apart(rows)
+        swap(rows, 2)
+        assert found("lab.Stamped") == [(row.pk, "record-misplaced") for row in rows]
+        [first, second] = [finding["message"] for finding in document("lab.Stamped")["findings"]]
+        assert first.startswith("Both the time and the id of a record are older than those before it: record 3 is of ")
+        assert second.startswith("Both the time and the id of a record are older than those before it: record 2 is of ")
+
+    def test_records_that_changed_places(self, row):
+        apart([row])
+        for old, new in ((1, -1), (3, 1), (-1, 3)):
+            sql(f"UPDATE {table()} SET sequence = %s WHERE instance_id = %s AND sequence = %s", new, row.pk, old)
+        assert found("lab.Stamped") == [(row.pk, "record-misplaced")]
+
+    def test_row_in_a_state_that_is_not_declared(self, row):
+        damage(row, status="LOST")
+        records_of(row, 4).update(to_status="LOST")
+        assert found("lab.Stamped") == [(row.pk, "status-undeclared"), (row.pk, "state-undeclared")]
+        assert run("lab.Stamped")[0].startswith(
+            f"error lab.Stamped.states pk={row.pk} status-undeclared: The row is in 'LOST', which is not declared. No move "
+        )
+
+    def test_row_without_records_in_a_state_that_is_not_declared(self):
+        row = Stamped.objects.create()
+        damage(row, status="LOST")
+        assert found("lab.Stamped") == [(row.pk, "status-undeclared")]
+        assert str(run("lab.Stamped")[1]) == "1 error and 0 warnings."
+
     def test_save_false_that_was_never_saved(self):
         row = Stamped.objects.create()
         with transaction.atomic():
@@ -184,19 +258,6 @@ class TestDamage:
 class TestDrift:
     """The data is whole, and the declaration or a clock is another one: warnings."""
 
-    def test_row_in_a_state_that_is_not_declared(self, row):
-        damage(row, status="LOST")
-        records_of(row, 4).update(to_status="LOST")
-        assert found("lab.Stamped") == [(row.pk, "state-undeclared")]
-        assert message("lab.Stamped").startswith(
-            "States that are not declared: record 4 has 'LOST'; the row has 'LOST'. "
-        )
-
-    def test_row_without_records_in_a_state_that_is_not_declared(self):
-        row = Stamped.objects.create()
-        damage(row, status="LOST")
-        assert found("lab.Stamped") == [(row.pk, "state-undeclared")]
-
     def test_records_of_states_that_are_not_declared(self, row):
         records_of(row, 1).update(to_status="LOST")
         records_of(row, 2).update(from_status="LOST")
@@ -207,7 +268,7 @@ class TestDrift:
         row = Logged.objects.create()
         damage(row, status="LOST")
         row.states.history.update(to_status="LOST")
-        assert found("lab.Logged") == [(row.pk, "state-undeclared")]
+        assert found("lab.Logged") == [(row.pk, "status-undeclared"), (row.pk, "state-undeclared")]
 
     def test_move_that_is_not_declared(self):
         row = walked(Stamped, "DONE", "NEW")
@@ -229,8 +290,23 @@ class TestDrift:
         assert found("lab.Stamped") == [(row.pk, "time-backwards")]
 
     def test_times_may_tie(self, row):
-        row.states.history.update(transitioned_at=timezone.now())
+        row.states.history.update(transitioned_at=row.status_changed_at)
         assert found("lab.Stamped") == []
+
+    def test_times_may_lose_what_is_below_a_millisecond(self, row):
+        """As in a fixture of rows without their records."""
+        damage(row, status_changed_at=as_stored(row.status_changed_at.replace(microsecond=500_000)))
+        records_of(row, 4).update(transitioned_at=row.status_changed_at.replace(microsecond=500_999))
+        records_of(row, 1, 2, 3).update(transitioned_at=row.status_changed_at.replace(microsecond=0))
+        assert found("lab.Stamped") == []
+
+    @pytest.mark.parametrize("moves", [[], ["DONE", "NEW"]])
+    def test_time_in_the_future(self, moves):
+        row = walked(Stamped, *moves)
+        later = timezone.now() + datetime.timedelta(hours=1)
+        damage(row, status_changed_at=as_stored(later))
+        records_of(row, len(moves)).update(transitioned_at=later)
+        assert found("lab.Stamped") == [(row.pk, "time-future")]
 
 
 class TestCleanData:
@@ -483,8 +559,7 @@ class TestCommand:
         assert (str(failure), failure.returncode) == ("1 error and 0 warnings.", 1)
 
     def test_warnings_fail_only_if_strict(self, row):
-        damage(row, status="LOST")
-        records_of(row, 4).update(to_status="LOST")
+        records_of(row, 1).update(from_status="LOST")
         out, failure = run("lab.Stamped")
         assert failure is None
         assert out.startswith(f"warning lab.Stamped.states pk={row.pk} state-undeclared: ")
@@ -581,9 +656,12 @@ class TestCodes:
             "counter-ahead",
             "counter-behind",
             "number-invalid",
+            "record-misplaced",
             "records-missing",
             "row-missing",
             "status-mismatch",
+            "status-undeclared",
+            "time-mismatch",
         }
 
 
@@ -661,7 +739,8 @@ def fill(count):
         ),
         batch_size=2000,
     )
-    sql(f"UPDATE {Stamped._meta.db_table} SET status_sequence = 1")
+    changes = "status_sequence = 1, status_changed_at = %s"
+    sql(f"UPDATE {Stamped._meta.db_table} SET {changes} WHERE status_sequence = 0", as_stored(now))
 
 
 def lengthen(row, count):
@@ -681,7 +760,7 @@ def lengthen(row, count):
         ),
         batch_size=2000,
     )
-    damage(row, status_sequence=length + count)
+    damage(row, status_sequence=length + count, status_changed_at=as_stored(now))
 
 
 @contextmanager

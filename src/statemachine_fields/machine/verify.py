@@ -7,6 +7,7 @@ OFFSET, no server-side cursor, so it works behind a pooler and with any database
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Exists, FilteredRelation, OuterRef, Q
 
+from statemachine_fields.machine.questions import StatementClock
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
@@ -59,6 +61,22 @@ CODES = {
         "The status was written past the machine, or transition_to(save=False) was never saved. Set the status to the "
         "recorded one with SQL; if the row belongs elsewhere, move it then with force_transition_to().",
     ),
+    "time-mismatch": Code(
+        ERROR,
+        "One of the times was changed, or the record is of another row. Compare with a backup; if the record is right, set "
+        "the row's time to its with SQL.",
+    ),
+    "record-misplaced": Code(
+        ERROR,
+        "A record's id is made when it is written, so it was written for another row, or its number was changed. Compare with "
+        "a backup. If the clocks of the program and the database were set back together, correct the time with update() on "
+        "the audit model.",
+    ),
+    "status-undeclared": Code(
+        ERROR,
+        "No move leads out of it, and no worker takes the row. Declare the state, or take the row out of it with "
+        "force_transition_to().",
+    ),
     "row-missing": Code(ERROR, "The row was deleted past Django. Restore it, or delete its records."),
     "state-undeclared": Code(
         WARNING, "Declare the state, or rename it in a data migration, in rows and records alike."
@@ -73,12 +91,21 @@ CODES = {
         "The clock of the database was set back, or a time was changed. Numbers order the history, so nothing else is "
         "wrong.",
     ),
+    "time-future": Code(
+        WARNING,
+        "The clock of the database was ahead when the row moved, or the time was changed. Nothing has to be done if the clock "
+        "is right by now; until then the row counts as one that has just moved.",
+    ),
 }
 
 #: How many places of one kind of damage in one history a message names.
 EXAMPLES = 3
 #: How many records are read at once, for each row that is.
 RECORDS_PER_ROW = 4
+#: How far the times of a row and its record may be apart: serialisers cut what is below a millisecond.
+CUT_OFF = datetime.timedelta(milliseconds=1)
+#: How far a time may be in the future: the clock of a replica is another one.
+AHEAD = datetime.timedelta(minutes=1)
 #: Below every number that a record can have in an integer column.
 BEFORE_ALL = -(2**31)
 
@@ -107,15 +134,23 @@ class Row(NamedTuple):
 
     status: str
     sequence: int
+    changed_at: datetime.datetime
+    #: When it was asked, by the database's clock.
+    now: datetime.datetime
+
+    @property
+    def is_ahead(self) -> bool:
+        return self.changed_at > self.now + AHEAD
 
 
 class History:
     """What the records of one row come to. Takes them one at a time by number, and keeps only what is wrong."""
 
-    __slots__ = ("at", "graph", "noted", "sequence", "to_status")
+    __slots__ = ("at", "graph", "id", "noted", "sequence", "to_status")
 
     def __init__(self, graph: StateGraph) -> None:
         self.graph = graph
+        self.id: uuid.UUID | None = None
         self.sequence = 0  # of the record before
         self.to_status: str | None = None
         self.at: datetime.datetime | None = None
@@ -129,6 +164,7 @@ class History:
         transitioned_at: datetime.datetime,
         forced: Any,
         imported: Any,
+        record_id: uuid.UUID,
     ) -> None:
         """Judge the next record by the one before it."""
         if sequence == self.sequence + 1:
@@ -142,11 +178,14 @@ class History:
             self._note("records-missing", _numbers(self.sequence + 1, sequence - 1))
         else:
             self._note("number-invalid", str(sequence))
-        if self.at is not None and transitioned_at < self.at:
-            self._note("time-backwards", f"record {sequence} is of {transitioned_at}, the one before of {self.at}")
+        if self.at is not None and self.id is not None and transitioned_at < self.at:
+            # Ids are made by the clock of a program, times by that of the database.
+            code = "time-backwards" if record_id > self.id else "record-misplaced"
+            self._note(code, f"record {sequence} is of {transitioned_at}, the one before of {self.at}")
         if imported is not True and not self.graph.allows(from_status, to_status):  # another graph held then
             self._note_undeclared(sequence, from_status, to_status, forced is True)
-        self.sequence, self.to_status, self.at = max(sequence, self.sequence), to_status, transitioned_at
+        self.sequence, self.to_status = max(sequence, self.sequence), to_status
+        self.at, self.id = transitioned_at, record_id
 
     def _note_undeclared(self, sequence: int, from_status: str, to_status: str, forced: bool) -> None:
         is_first = sequence == 1 and from_status == ""
@@ -170,7 +209,7 @@ class History:
         :param keeps: whether a history may outlive its row.
         """
         if row is not None and row.status not in self.graph:
-            self._note("state-undeclared", f"the row has {row.status!r}")
+            yield "status-undeclared", f"The row is in {row.status!r}, which is not declared."
         for code, places in self.noted.items():
             yield code, SAID[code].format("; ".join(places))
         latest = f"the latest record is number {self.sequence}" if self.sequence else "there is no record"
@@ -183,6 +222,13 @@ class History:
         elif self.to_status is not None and row.status != self.to_status:
             what = f"The status is {row.status!r}, but record {self.sequence} says {self.to_status!r}."
             yield "status-mismatch", what
+        elif self.at is not None and abs(row.changed_at - self.at) >= CUT_OFF:
+            yield (
+                "time-mismatch",
+                f"The row says that it moved at {row.changed_at}, record {self.sequence} at {self.at}.",
+            )
+        if row is not None and row.is_ahead:
+            yield "time-future", f"The row says that it moved at {row.changed_at}, and it is {row.now}."
 
 
 SAID = {
@@ -190,6 +236,7 @@ SAID = {
     "records-missing": "Missing records: {}.",
     "number-invalid": "Records with a number that cannot be: {}.",
     "time-backwards": "Time runs backwards: {}.",
+    "record-misplaced": "Both the time and the id of a record are older than those before it: {}.",
     "state-undeclared": "States that are not declared: {}.",
     "move-undeclared": "Moves that are not declared: {}.",
 }
@@ -218,9 +265,10 @@ class Verifier:
         self.on_page = on_page
         self.page_size = RECORDS_PER_ROW * batch_size
         self.keeps = bound.machine.history_on_delete is models.DO_NOTHING
-        self.row_columns = [bound.names.status, bound.names.sequence]
+        names = bound.names
+        self.row_columns = [names.status, names.sequence, names.changed_at, StatementClock()]
         facts = ["sequence", "from_status", "to_status", "transitioned_at"]
-        self.record_columns = [*facts, "metadata__forced", "metadata__imported"]
+        self.record_columns = [*facts, "metadata__forced", "metadata__imported", "id"]
         self.rows_of: models.QuerySet[Any] = all_rows(bound.model, using).order_by("pk")
         self.records_of: models.QuerySet[Any] = (
             all_rows(bound.transition_model, using)
@@ -255,7 +303,7 @@ class Verifier:
                 history.add(*record)
             yield key, rows.pop(key, None), history
         for key, row in rows.items():
-            if row.sequence or row.status not in self.bound.graph:
+            if row.sequence or row.is_ahead or row.status not in self.bound.graph:
                 yield key, row, History(self.bound.graph)
 
     def _records(self, after: Any, until: Any) -> Iterator[tuple[Any, ...]]:
@@ -304,12 +352,13 @@ class Verifier:
             page = list(rows.values_list(*self.row_columns, *columns)[: self.page_size])
             if not page:
                 return None, self._orphans(key)
-            for _status, _sequence, *record in page:
+            for found in page:
+                record = found[len(self.row_columns) :]
                 if record[0] is not None:
                     history.add(*record)
                     last = record[0]
             if len(page) < self.page_size:
-                return Row(*page[-1][:2]), history
+                return Row(*page[-1][: len(self.row_columns)]), history
 
     def _orphans(self, key: Any) -> History | None:
         """Return the history of a row that is gone, as long as it is gone; None if there is none."""
