@@ -90,7 +90,10 @@ class BulkMove:
 
 
 class BulkMoved(NamedTuple):
-    """What became of a batch: rows seen, rows moved, the last key, and key and status of those refused."""
+    """What became of a batch: rows seen, rows moved, the last key, and key and status of those refused.
+
+    Keys are as the driver reads them: the converters of their field have not seen them yet.
+    """
 
     seen: int
     moved: int

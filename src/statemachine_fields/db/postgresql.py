@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import logging
 import zoneinfo
 from collections.abc import Callable, Sequence
@@ -54,7 +53,9 @@ LEAVE_THE_LEASE = """, {next_at} = clock_timestamp() + make_interval(secs => %s)
 
 # A batch in one statement. The rows are locked first, in key order, so that two batches cannot deadlock, and judged by
 # what they hold then. ANY(ARRAY(...)) keeps the UPDATE on the primary key where a join would read the whole table. Ids
-# share their first 96 bits and count up in the rest, which is a third of the cost of making each from random bits.
+# share their first 96 bits and count up in the rest, which is a third of the cost of making each from random bits. What
+# comes back are rows and not one text or array, so that keys of every type arrive as Django reads them: those that were
+# refused, and the last one.
 BULK_MOVE = """
     WITH found (key, was) AS MATERIALIZED ({select} FOR NO KEY UPDATE),
     moved AS (
@@ -65,8 +66,8 @@ BULK_MOVE = """
         SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid,
                was, %s, %s::jsonb, key, sequence, changed_at
           FROM moved JOIN found USING (key))
-    SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM moved), (SELECT key FROM found ORDER BY key DESC LIMIT 1),
-           (SELECT json_agg(json_build_array(key::text, was) ORDER BY key) FROM found WHERE was <> ALL(%s))::text"""
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+      FROM found WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1) ORDER BY key"""
 
 # NO KEY lets foreign-key checks of other transactions pass beside us.
 LOCK = "SELECT {status}, {sequence}{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
@@ -108,8 +109,11 @@ class PostgreSQL:
         values = (*params, move.to_status, *move.updates, *delay, move.sources, move.first_id.hex[:24], start)
         with connection.cursor() as cursor:
             cursor.execute(text, (*values, move.to_status, move.metadata, move.sources))
-            seen, moved, last, refused = cursor.fetchone()
-        return BulkMoved(seen, moved, last, json.loads(refused) if refused else [])
+            rows = cursor.fetchall()
+        if not rows:
+            return BulkMoved(0, 0, None, [])
+        last, _was, seen, moved = rows[-1]
+        return BulkMoved(seen, moved, last, [(key, was) for key, was, *_counts in rows if was not in move.sources])
 
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
         quote = connection.ops.quote_name

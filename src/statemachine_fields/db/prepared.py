@@ -61,7 +61,8 @@ def give_up(connection: Any) -> None:
 
 def key(value: Any) -> Any:
     """Give an integer key one type. By its size it would have one of three, and each its own prepared statement."""
-    return Int8(value) if is_psycopg3 and isinstance(value, int) else value
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return Int8(value) if is_psycopg3 and is_number else value
 
 
 def all_rows(cursor: Any) -> list[Any]:

@@ -117,16 +117,18 @@ class BulkTransitioner(Generic[M]):
 
     def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> Done:
         shape = self.bound.shape(moves=True, records=True, updates=self._auto_now_columns)
+        compiler: Any = rows.values_list("pk", self.bound.names.status).query.get_compiler(self.using)
         try:
-            sql, params = rows.values_list("pk", self.bound.names.status).query.get_compiler(self.using).as_sql()
+            sql, params = compiler.as_sql()
         except EmptyResultSet:  # as of none()
             return Done(0, None)
         move = BulkMove(self.to_status, self.sources, uuid7(), self.metadata, self._auto_now_values(), self.delay)
         done = self.dialect.bulk_move(self.connection, shape, move, sql, params)
         self.result.moved += done.moved
-        to_python = self.bound.model._meta.pk.to_python
-        self._refuse((to_python(key), status) for key, status in done.refused)
-        return Done(done.seen, to_python(done.last))
+        converters = compiler.get_converters([compiler.select[0][0]])
+        *refused, last = compiler.apply_converters([[key] for key, _status in done.refused] + [[done.last]], converters)
+        self._refuse((key, status) for [key], (_key, status) in zip(refused, done.refused, strict=True))
+        return Done(done.seen, last[0])
 
     def _move_in_a_transaction(self, rows: models.QuerySet[Any]) -> Done:
         names = self.bound.names
