@@ -26,14 +26,16 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 # One statement moves the row, counts the move and records it, or does nothing where the comparison misses. After a wait
 # for the row's lock PostgreSQL compares again with the row as it then is, which no sub-select would: hence the counter
 # on the row. clock_timestamp() is read after that wait; statement_timestamp() would date the move before the one it
-# waited for. The time goes back as a number, because Django's loader for timestamptz is slow Python.
+# waited for. The time goes back as a number, because Django's loader for timestamptz is slow Python. Every result is cast:
+# a prepared statement is lost if the type of a result changes, and with it the transaction that it is in. A migration may
+# alter a column while we run.
 MOVE = """
     WITH moved AS (
         UPDATE {name} SET {changes} WHERE {where}
         RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at{kept})
     INSERT INTO {audit} (id, from_status, to_status, metadata{extra_names}, instance_id, sequence, transitioned_at)
     {source}
-    RETURNING sequence, (extract(epoch FROM transitioned_at) * 1000000)::bigint{returned}"""
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint{returned}"""
 
 SOURCE = "SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at FROM moved"
 
@@ -45,7 +47,7 @@ SOURCE_WITH_EXTRAS = """SELECT id, from_status, to_status, metadata{extra_names}
 
 MOVE_ONLY = """
     UPDATE {name} SET {changes} WHERE {where}
-    RETURNING {sequence}, (extract(epoch FROM {changed_at}) * 1000000)::bigint{returned_alone}"""
+    RETURNING {sequence}::bigint, (extract(epoch FROM {changed_at}) * 1000000)::bigint{returned_alone}"""
 
 # A move ends whatever lease there was, and raises the token, so that nothing its holder still says is heard.
 LEAVE_THE_LEASE = """, {next_at} = clock_timestamp() + make_interval(secs => %s), {lease_owner} = '',
@@ -70,7 +72,7 @@ BULK_MOVE = """
       FROM found WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1) ORDER BY key"""
 
 # NO KEY lets foreign-key checks of other transactions pass beside us.
-LOCK = "SELECT {status}, {sequence}{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
+LOCK = "SELECT {status}::text, {sequence}::bigint{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
 
 
 class PostgreSQL:
@@ -118,7 +120,7 @@ class PostgreSQL:
     def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
         quote = connection.ops.quote_name
         names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence")}
-        names["token"] = f", {quote(table.clock.lease_token)}" if table.clock else ""
+        names["token"] = f", {quote(table.clock.lease_token)}::bigint" if table.clock else ""
         key = prepared.key(table.key_field.get_db_prep_value(key, connection))
         rows = run(connection, LOCK.format(**names), (key,))
         return Row(*rows[0]) if rows else None
@@ -178,9 +180,9 @@ def _names(shape: Shape, quote: Any) -> dict[str, str]:
         clock = {name: quote(column) for name, column in dataclasses.asdict(table.clock).items()}
         names["changes"] += LEAVE_THE_LEASE.format(**clock)
         due = f"(extract(epoch FROM {clock['next_at']}) * 1000000)::bigint"
-        names["kept"] = f", {due} AS next_at, {clock['lease_token']} AS token"
+        names["kept"] = f", {due} AS next_at, {clock['lease_token']}::bigint AS token"
         names["returned"] = ", (SELECT next_at FROM moved), (SELECT token FROM moved)"
-        names["returned_alone"] = f", {due}, {clock['lease_token']}"
+        names["returned_alone"] = f", {due}, {clock['lease_token']}::bigint"
     names["extra_names"] = "".join(f", {quote(column)}" for column in shape.extras)
     names["extra_values"] = ", %s" * len(shape.extras)
     return names
