@@ -61,11 +61,20 @@ class StoryReader:
         self.instance = instance
         self.tones = tones
         self.length = length
-        self.total: int = getattr(instance, bound.names.sequence)
+        self.latest: int = getattr(instance, bound.names.sequence)
+        self.earlier = 0
+
+    @property
+    def total(self) -> int:
+        return max(self.latest - self.earlier, 0)
 
     def read(self, before: int | None = None) -> Story:
-        """Return the moves with a smaller number than `before`, or the newest. One query."""
+        """Return the moves with a smaller number than `before`, or the newest. One query, and one more where history may
+        be of a row that had the key before."""
         records = getattr(self.instance, self.bound.accessor).history
+        if self.bound.keeps_history:
+            first = records.order_by("sequence").values_list("sequence", flat=True).first()
+            self.earlier = self.latest if first is None else first - 1
         if before is not None:
             records = records.filter(sequence__lte=before)  # with the move that ended the first stay of the page
         found = list(records[: self.length + 2])
@@ -74,18 +83,18 @@ class StoryReader:
         if not page:
             return Story((), self.total)
         first, last = page[0].sequence, page[-1].sequence
-        is_first_page = first >= self.total
+        is_first_page = first >= self.latest
         return Story(
             entries=tuple(self._entries(page, after)),
             total=self.total,
             newest="" if is_first_page else "?",
             newer="" if is_first_page else self._query(first + self.length + 1),
             older=self._query(last) if has_more else "",
-            oldest=self._query(self.length + 1) if has_more else "",
+            oldest=self._query(self.earlier + self.length + 1) if has_more else "",
         )
 
     def _query(self, before: int) -> str:
-        return f"?{BEFORE}={before}" if before <= self.total else "?"
+        return f"?{BEFORE}={before}" if before <= self.latest else "?"
 
     def _entries(self, page: list[Any], after: Any) -> list[Entry]:
         entries = []
@@ -97,7 +106,7 @@ class StoryReader:
 
     def _entry(self, record: Any, left_at: dt.datetime | None) -> Entry:
         facts = record.metadata if isinstance(record.metadata, dict) else {"": record.metadata}
-        is_last = record.sequence >= self.total
+        is_last = record.sequence >= self.latest
         stay = since(record.transitioned_at) if left_at is None else left_at - record.transitioned_at
         return Entry(
             number=record.sequence,

@@ -37,12 +37,13 @@ class Stay:
 
 
 # A move ends the stay that the record numbered one less began: the unique index on (instance_id, sequence) finds it.
-# The first record of a row has none before it. A gap in the numbers takes its stays away and spoils no other.
+# The first record of a row has none before it, or that of another row which had the key before; it leads away from
+# nothing. A gap in the numbers takes its stays away and spoils no other.
 STAYS = """
       FROM {audit} AS leaving
       JOIN {audit} AS entering
         ON entering.instance_id = leaving.instance_id AND entering.sequence = leaving.sequence - 1
-     WHERE {window}"""
+     WHERE leaving.from_status <> '' AND {window}"""
 
 # One scan and one join answer for states and for edges. The array sorts each group once for both percentiles. They are
 # taken of numbers: PostgreSQL interpolates intervals by their days and hours apart, and rounds each.

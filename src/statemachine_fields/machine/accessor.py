@@ -12,6 +12,7 @@ from django.db import models, router
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import Blocker, find_blockers
+from statemachine_fields.machine.kept import records_of_rows
 from statemachine_fields.machine.metadata import read_metadata
 from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.timed import RowClock
@@ -59,7 +60,8 @@ class StateMachineAccessor(Generic[M]):
         if self._instance.pk is None:
             return all_rows(audit).none()
         records = all_rows(audit, router.db_for_read(audit, instance=self._instance))
-        return records.filter(instance_id=self._bound.key_of(self._instance)).order_by("-sequence")
+        of_key = records.filter(instance_id=self._bound.key_of(self._instance))
+        return records_of_rows(self._bound, of_key).order_by("-sequence")
 
     def status_at(self, when: datetime.datetime) -> str | None:
         """Return the status that the row had at an instant: what its history says, or the current one if it has none.

@@ -60,6 +60,8 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         for column in self.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
         self.guards = MappingProxyType(collect_guards(model, machine, self.accessor))
+        #: Whether records outlive their row, whose key may then be used again.
+        self.keeps_history = machine.history_on_delete is models.DO_NOTHING
         self.is_timed = len(self.columns) > len(self.names.columns)
         handlers = collect_handlers(model, machine, self.accessor)  # also where it finds only what is wrong with them
         self.clocks = MappingProxyType(self._set_clocks(handlers) if self.is_timed else {})
@@ -316,10 +318,12 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         vars(instance).update(columns)
         self.field.assignments.forget(instance)
 
-    def record_first(self, rows: Iterable[tuple[Any, str, Any]], using: str) -> None:
-        """Write transition number 1 of rows whose counter says that they have it, from their key, status and time."""
+    def record_first(self, rows: Iterable[tuple[Any, str, Any]], using: str, number: int = 1) -> None:
+        """Write the first transition of rows whose counter says that they have it, from their key, status and time."""
         all_rows(self.transition_model, using).bulk_create(
-            self.build_record(instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=1)
+            self.build_record(
+                instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=number
+            )
             for key, status, changed_at in rows
         )
 

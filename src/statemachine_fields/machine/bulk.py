@@ -21,6 +21,7 @@ from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.context import with_actor, with_context
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.machine.initial import begin_after_kept
 from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.rows import all_rows
@@ -115,8 +116,15 @@ class BulkTransitioner(Generic[M]):
         asked = [self.bound.graph.transition(source, self.to_status).permission for source in self.sources]
         return any(callable(each) or not self.user.has_perm(each) for each in asked if each is not None)
 
+    def _begin(self, rows: models.QuerySet[Any]) -> None:
+        """Let those rows begin that nobody saw being made and whose key has the history of another."""
+        if self.bound.keeps_history:
+            found = rows.values_list("pk", self.bound.names.sequence)
+            begin_after_kept(self.bound, [key for key, sequence in found if not sequence], self.using)
+
     def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> Done:
         shape = self.bound.shape(moves=True, records=True, updates=self._auto_now_columns)
+        self._begin(rows)
         compiler: Any = rows.values_list("pk", self.bound.names.status).query.get_compiler(self.using)
         try:
             sql, params = compiler.as_sql()
@@ -131,6 +139,7 @@ class BulkTransitioner(Generic[M]):
         return Done(done.seen, last[0])
 
     def _move_in_a_transaction(self, rows: models.QuerySet[Any]) -> Done:
+        self._begin(rows)
         names = self.bound.names
         with transaction.atomic(using=self.using, savepoint=False):
             found = list(self.batches.locked(rows).values_list("pk", names.status))

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, router, transaction
 
+from statemachine_fields.db.columns import Written
 from statemachine_fields.machine.fields import INSERTED, StatusField
+from statemachine_fields.machine.kept import newest_records
 from statemachine_fields.machine.raw import RawSave
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -61,7 +64,7 @@ def _hook_save(model: type[models.Model]) -> None:
             for bound in _machines(self, update_fields):
                 bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
         may_exist = _may_exist(self, type(self), force_insert)
-        if raw or not (may_exist or any(bound.machine.record_initial for bound in _machines(self))):
+        if raw or not (may_exist or any(_records_more(bound) for bound in _machines(self))):
             return original(self, raw, force_insert, force_update, using, update_fields)
         using = using or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using, savepoint=may_exist):
@@ -110,8 +113,7 @@ def _hook_save_table(model: type[models.Model]) -> None:
         for bound in _machines(self):
             if bound.model is table:
                 if bound.names.sequence in inserted:
-                    if bound.machine.record_initial:
-                        bound.record_first([_first_state(self, bound)], using)
+                    _record_beginning(self, bound, using)
                 elif may_exist:
                     bound.meet_existing_row(self, using)
         return updated
@@ -124,9 +126,21 @@ def _may_exist(instance: models.Model, table: type[models.Model], force_insert: 
     return instance._state.adding and not force_insert and getattr(instance, table._meta.pk.attname) is not None
 
 
-def _first_state(instance: models.Model, bound: BoundMachine[Any]) -> tuple[Any, str, Any]:
-    changed_at = getattr(instance, bound.names.changed_at)
-    return bound.key_of(instance), getattr(instance, bound.names.status), changed_at
+def _records_more(bound: BoundMachine[Any]) -> bool:
+    """Say whether the save that inserts a row may also write a record."""
+    return bound.machine.record_initial or bound.keeps_history
+
+
+def _record_beginning(instance: models.Model, bound: BoundMachine[Any], using: str) -> None:
+    """Write the record with which a new row begins, if it is to have one, or if its key has the history of another."""
+    names, key, number = bound.names, bound.key_of(instance), int(bound.machine.record_initial)
+    if bound.keeps_history and (kept := newest_records(bound, [key], using)):
+        number = max(kept.values()) + 1
+        all_rows(bound.model, using).filter(pk=key).update(**{names.sequence: Written(number)})
+        vars(instance)[names.sequence] = number
+    if number:
+        first = (key, getattr(instance, names.status), getattr(instance, names.changed_at))
+        bound.record_first([first], using, number)
 
 
 def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[BoundMachine[Any]]:

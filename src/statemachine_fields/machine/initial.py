@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
 
 from statemachine_fields.db.columns import Written
-from statemachine_fields.machine.batches import Batches, Done
+from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
+from statemachine_fields.machine.kept import newest_records
+from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
 
 
 class InitialRecorder:
-    """Give rows without a history their transition number 1."""
+    """Give rows without a history of their own their first record: number 1, or the one after those that were kept."""
 
     def __init__(self, bound: BoundMachine[Any], queryset: models.QuerySet[Any], batch_size: int) -> None:
         self.bound = bound
         self.batches = Batches(bound, queryset, batch_size)
         self.recorded = 0
+        #: The numbers of the records, by key, of the last batch.
+        self.numbers: dict[Any, int] = {}
 
     def run(self) -> int:
         self.batches.run(self._record)
@@ -29,8 +35,29 @@ class InitialRecorder:
         names, using = self.bound.names, self.batches.using
         with transaction.atomic(using=using, savepoint=False):
             found = list(self.batches.locked(rows).values_list("pk", names.status, names.changed_at, names.sequence))
-            new = [row for row in found if row[3] == 0]
-            self.batches.owners.filter(pk__in=[row[0] for row in new]).update(**{names.sequence: Written(1)})
-            self.bound.record_first(((key, status, changed_at) for key, status, changed_at, _ in new), using)
+            new = [row[:3] for row in found if row[3] == 0]
+            kept = newest_records(self.bound, [row[0] for row in new], using) if self.bound.keeps_history else {}
+            self.numbers = {row[0]: kept.get(row[0], 0) + 1 for row in new}
+            for number, group in groupby(sorted(new, key=self._number), key=self._number):
+                alike = list(group)
+                keys = [row[0] for row in alike]
+                self.batches.owners.filter(pk__in=keys).update(**{names.sequence: Written(number)})
+                self.bound.record_first(alike, using, number)
         self.recorded += len(new)
         return Done(len(found), found[-1][0] if found else None)
+
+    def _number(self, row: tuple[Any, ...]) -> int:
+        return self.numbers[row[0]]
+
+
+def begin_after_kept(bound: BoundMachine[Any], keys: Sequence[Any], using: str) -> dict[Any, int]:
+    """Write the first record of those rows that have counted nothing and whose key has records, which then are of another
+    row. Return its number for each. One query, if there are none."""
+    begun: dict[Any, int] = {}
+    used_before = list(newest_records(bound, keys, using))
+    for start in range(0, len(used_before), LARGEST_KEY_LIST):
+        rows = all_rows(bound.model, using).filter(pk__in=used_before[start : start + LARGEST_KEY_LIST])
+        recorder = InitialRecorder(bound, rows, LARGEST_KEY_LIST + 1)
+        recorder.run()
+        begun |= recorder.numbers
+    return begun

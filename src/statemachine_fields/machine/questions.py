@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import connections, models, router
@@ -19,11 +19,13 @@ from statemachine_fields.db.values import OtherValues
 from statemachine_fields.exceptions import UnknownState
 from statemachine_fields.machine.graph import StateGraph, plain
 from statemachine_fields.machine.ids import uuid7_floor
+from statemachine_fields.machine.kept import records_of_rows
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.db.dialect import Table
     from statemachine_fields.machine.audit import StateTransition
+    from statemachine_fields.machine.bound import BoundMachine
     from statemachine_fields.machine.names import Names
 
 M = TypeVar("M", bound=models.Model)
@@ -159,7 +161,8 @@ class Questions(Generic[M]):
 
     def status_as_of(self, when: datetime.datetime) -> models.Expression:
         """Return the expression behind `as_of()`, for querysets of the model that has the machine's columns."""
-        records = all_rows(self.transition_model).filter(instance=models.OuterRef(self.model._meta.pk.attname))
+        of_row = all_rows(self.transition_model).filter(instance=models.OuterRef(self.model._meta.pk.attname))
+        records = records_of_rows(cast("BoundMachine[Any]", self), of_row)
         earlier = records.filter(**_at_or_before(read_instant(when, "when")))
         return NullIf(
             Coalesce(

@@ -30,6 +30,7 @@ from statemachine_fields.machine.context import with_actor, with_context
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.machine.initial import begin_after_kept
 from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.rows import all_rows
@@ -135,6 +136,8 @@ class Transitioner(Generic[M]):
         return UnknownState(row_label(self.instance), state, list(graph.states), current, graph.targets(current))
 
     def _attempt(self) -> StateTransition[M]:
+        if self.bound.keeps_history and not vars(self.instance).get(self.bound.names.sequence):
+            self._begin()
         self._choose_the_way()
         watched = is_heard(pre_transition, self.bound.model) or is_heard(post_transition, self.bound.model)
         tried = False
@@ -153,6 +156,14 @@ class Transitioner(Generic[M]):
         if isinstance(outcome, StateMachineError):  # raised out here, so that a caller's transaction stays usable
             raise outcome
         return outcome
+
+    def _begin(self) -> None:
+        """Let the row begin if its key has the history of another, as it may have been inserted past `save()`."""
+        key = self.bound.key_of(self.instance)
+        for number in self._ask(lambda: begin_after_kept(self.bound, [key], self.using)).values():
+            vars(self.instance)[self.bound.names.sequence] = number
+            if self.expected == 0:
+                self.expected = number
 
     def _refuse_to_be_undone(self) -> None:
         """Raise if the block is going to be rolled back, which Django would do in silence."""

@@ -22,7 +22,6 @@ from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
-    from statemachine_fields.machine.graph import StateGraph
 
 ERROR, WARNING = "error", "warning"
 
@@ -146,10 +145,12 @@ class Row(NamedTuple):
 class History:
     """What the records of one row come to. Takes them one at a time by number, and keeps only what is wrong."""
 
-    __slots__ = ("at", "graph", "id", "noted", "sequence", "to_status")
+    __slots__ = ("at", "graph", "id", "keeps", "noted", "sequence", "to_status")
 
-    def __init__(self, graph: StateGraph) -> None:
-        self.graph = graph
+    def __init__(self, bound: BoundMachine[Any]) -> None:
+        self.graph = bound.graph
+        #: Whether it may outlive its row, and be followed by that of another row with the same key.
+        self.keeps = bound.keeps_history
         self.id: uuid.UUID | None = None
         self.sequence = 0  # of the record before
         self.to_status: str | None = None
@@ -168,7 +169,7 @@ class History:
     ) -> None:
         """Judge the next record by the one before it."""
         if sequence == self.sequence + 1:
-            if self.to_status is not None and from_status != self.to_status:
+            if self.to_status is not None and from_status != self.to_status and not self._begins(sequence, from_status):
                 self._note(
                     "chain-broken",
                     f"record {sequence} says that the row came from {from_status!r}, record {self.sequence} that it "
@@ -187,8 +188,12 @@ class History:
         self.sequence, self.to_status = max(sequence, self.sequence), to_status
         self.at, self.id = transitioned_at, record_id
 
+    def _begins(self, sequence: int, from_status: str) -> bool:
+        """Say whether a row begins with the record."""
+        return from_status == "" and (sequence == 1 or self.keeps)
+
     def _note_undeclared(self, sequence: int, from_status: str, to_status: str, forced: bool) -> None:
-        is_first = sequence == 1 and from_status == ""
+        is_first = self._begins(sequence, from_status)
         states = [to_status] if is_first else dict.fromkeys((from_status, to_status))
         unknown = [state for state in states if state not in self.graph]
         if unknown:
@@ -203,19 +208,18 @@ class History:
         if len(places) < EXAMPLES:
             places.append(place)
 
-    def disagreements(self, row: Row | None, *, keeps: bool) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with the history, and between it and its row, as code and text.
-
-        :param keeps: whether a history may outlive its row.
-        """
+    def disagreements(self, row: Row | None) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with the history, and between it and its row, as code and text."""
         if row is not None and row.status not in self.graph:
             yield "status-undeclared", f"The row is in {row.status!r}, which is not declared."
         for code, places in self.noted.items():
             yield code, SAID[code].format("; ".join(places))
         latest = f"the latest record is number {self.sequence}" if self.sequence else "there is no record"
         if row is None:
-            if not keeps:
+            if not self.keeps:
                 yield "row-missing", f"There is no row, but {latest}."
+        elif row.sequence == 0 and self.keeps:
+            pass  # the row has not moved yet, and what there is was kept of another
         elif row.sequence != self.sequence:
             code = "counter-ahead" if row.sequence > self.sequence else "counter-behind"
             yield code, f"The counter is {row.sequence}, but {latest}."
@@ -264,7 +268,6 @@ class Verifier:
         self.batch_size = batch_size
         self.on_page = on_page
         self.page_size = RECORDS_PER_ROW * batch_size
-        self.keeps = bound.machine.history_on_delete is models.DO_NOTHING
         names = bound.names
         self.row_columns = [names.status, names.sequence, names.changed_at, StatementClock()]
         facts = ["sequence", "from_status", "to_status", "transitioned_at"]
@@ -298,13 +301,13 @@ class Verifier:
         Keys are compared by the database alone: Python sorts text, and some databases UUIDs, in another order.
         """
         for key, records in groupby(self._records(after, until), key=itemgetter(0)):
-            history = History(self.bound.graph)
+            history = History(self.bound)
             for _key, *record in records:
                 history.add(*record)
             yield key, rows.pop(key, None), history
         for key, row in rows.items():
             if row.sequence or row.is_ahead or row.status not in self.bound.graph:
-                yield key, row, History(self.bound.graph)
+                yield key, row, History(self.bound)
 
     def _records(self, after: Any, until: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the records of the rows after one key and up to another, page by page."""
@@ -332,7 +335,7 @@ class Verifier:
     def _findings(self, key: Any, row: Row | None, history: History | None) -> list[Finding]:
         if history is None:
             return []
-        said = history.disagreements(row, keeps=self.keeps)
+        said = history.disagreements(row)
         return [Finding(str(self.bound), key, code, what) for code, what in said]
 
     def _read_at_one_moment(self, key: Any) -> tuple[Row | None, History | None]:
@@ -343,7 +346,7 @@ class Verifier:
         not at all, so no lock is needed and nobody waits. A history longer than a page takes several statements; as
         records are only ever added at the end, what the last of them says of the row is true of all that was read.
         """
-        history, last = History(self.bound.graph), BEFORE_ALL
+        history, last = History(self.bound), BEFORE_ALL
         relation = self.bound.names.reverse_accessor
         columns = [f"later_record__{column}" for column in self.record_columns]
         while True:
@@ -362,7 +365,7 @@ class Verifier:
 
     def _orphans(self, key: Any) -> History | None:
         """Return the history of a row that is gone, as long as it is gone; None if there is none."""
-        history, last, found = History(self.bound.graph), BEFORE_ALL, False
+        history, last, found = History(self.bound), BEFORE_ALL, False
         of_row = self.records_of.filter(~Exists(self.rows_of.filter(pk=OuterRef("instance_id"))), instance_id=key)
         while page := list(of_row.filter(sequence__gt=last).values_list(*self.record_columns)[: self.page_size]):
             found, last = True, page[-1][0]

@@ -10,6 +10,7 @@ from django.db.models.base import ModelState
 
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.db.leases import Claimed, Left, Recovered, Wanted
+from statemachine_fields.machine.initial import begin_after_kept
 from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
 from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.signals import lease_recovered, leases_claimed
@@ -60,8 +61,19 @@ class Claimer:
         if not rows:
             return []
         leases = self._load(lane, rows, asked_at + self.lease_seconds)
+        if lane.bound.keeps_history:
+            self._begin(lane, [lease for lease in leases if not lease.sequence])
         self._tell(lane, leases)
         return leases
+
+    def _begin(self, lane: Lane, leases: list[Lease]) -> None:
+        """Let those rows begin that nobody saw being made and whose key has the history of another."""
+        begun = begin_after_kept(lane.bound, [lease.key for lease in leases], lane.using)
+        for lease in leases:
+            if lease.key in begun:
+                lease.sequence = begun[lease.key]
+                if lease.instance is not None:
+                    vars(lease.instance)[lane.bound.names.sequence] = lease.sequence
 
     def recover(self, lane: Lane, left: Left) -> Recovered:
         """Take back rows that were left behind."""
