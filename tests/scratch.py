@@ -12,6 +12,9 @@ from django.db import connection
 
 from tests.settings import DATABASES, SMF_DB
 
+#: Where the library is, if the tests are of another copy than the one that is installed.
+SOURCES = [os.environ["SMF_SRC"]] if "SMF_SRC" in os.environ else []
+
 SETTINGS = """
 from pathlib import Path
 
@@ -65,13 +68,18 @@ class ScratchProject:
     def read(self, pattern: str) -> str:
         return "".join(path.read_text() for path in sorted(self.root.glob(pattern)))
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its processes are started with."""
+        paths = [str(self.root), *SOURCES]
+        return {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": os.pathsep.join(paths)}
+
     def manage(self, *args: str, check: bool = True) -> str:
         """Run a command and return what it printed."""
-        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(self.root)}
         result = subprocess.run(
             [sys.executable, "-W", "error", "-m", "django", *args],
             cwd=self.root,
-            env=environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             check=False,

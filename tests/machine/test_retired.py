@@ -13,6 +13,7 @@ from lab.models import Consignment
 from statemachine_fields import InvalidStateTransition, RetiredState, State, StateMachine
 from statemachine_fields.checks import unreachable_states
 from statemachine_fields.machine.graph import build_graph
+from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.testing import drain
 from tests.settings import SMF_DB
 
@@ -158,3 +159,14 @@ class TestRows:
         lease = lease_on(lane_of(Consignment), status="BOXED")
         with pytest.raises(RetiredState, match="Allowed from here: SENT, LOST, OPEN"):
             Attempts(max_crashes=5).judge(lease, "PACKED")
+
+    def test_moves_of_its_time_are_no_finding(self, row):
+        """They cannot be declared any more, so that there would be nothing to do about it."""
+        row.states.force_transition_to("BOXED", reason="for the test")
+        row.states.force_transition_to("PACKED", reason="for the test")
+        row.states.force_transition_to("BOXED", reason="for the test")
+        row.states.force_transition_to("OPEN", reason="for the test")
+        row.states.force_transition_to("LOST", reason="for the test")
+        row.states.history.update(metadata={})
+        (finding,) = Verifier(Consignment.states).findings()
+        assert finding.what == "Moves that are not declared: record 5 from 'OPEN' to 'LOST'."

@@ -198,7 +198,7 @@ class History:
         unknown = [state for state in states if state not in self.graph]
         if unknown:
             self._note("state-undeclared", f"record {sequence} has {' and '.join(map(repr, unknown))}")
-        elif not (is_first or forced):
+        elif not (is_first or forced or any(self.graph.states[state].retired for state in states)):
             self._note("move-undeclared", f"record {sequence} from {from_status!r} to {to_status!r}")
 
     def _note(self, code: str, place: str) -> None:
