@@ -48,6 +48,8 @@ class Attempts:
     #: For tests: treat time-outs and deletions as due whatever the clock says.
     fires_timeouts: bool = False
     fires_deletions: bool = False
+    #: Also for tests, which want the same wait each time.
+    jitter: float = JITTER
     #: Says what is behind an error that looks as if a database were away.
     diagnose: Callable[[str], Trouble] = diagnose
     #: How often the connection of a row's handler was cut, by machine, key and sequence.
@@ -278,7 +280,7 @@ class Attempts:
             return self._give_up(lease, error, exception, failures, {"attempts": failures})
         delay = seconds_of(after, "after")
         if delay is None:
-            delay = clock.retry_delay(failures, random.random() * JITTER)  # noqa: S311 - to spread rows, not to hide
+            delay = clock.retry_delay(failures, random.random() * self.jitter)  # noqa: S311 - to spread rows, not to hide
         return Verdict(lease, Kind.FAILED, delay=delay, failures=failures, error=error, exception=exception)
 
     def _give_up(

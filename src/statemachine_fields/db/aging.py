@@ -1,0 +1,181 @@
+"""Make rows older, so that a test need not wait: all times of a machine's tables move into the past by the same step.
+
+The database's clock cannot be set, and a time in the future would be a lie as soon as the test moves a row itself. So the
+clock stays, and what it is compared with moves. A step also takes what was written after an instant for written at that
+instant: a try takes a while, and time is to stand still meanwhile.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from django.db import models
+
+from statemachine_fields.db.clock import clock_sql
+from statemachine_fields.db.dialect import Table
+from statemachine_fields.db.portable import read_time
+
+
+class Due(NamedTuple):
+    """A row that is due, now or later."""
+
+    at: datetime.datetime
+    entered_at: datetime.datetime
+    #: As the database has it, and as it is compared with other keys.
+    key: Any
+    status: str
+    crashes: int
+    #: Whether somebody holds it until then.
+    is_held: bool
+
+
+class Aging:
+    """The statements for one machine on one connection. Their texts are made once."""
+
+    def __init__(self, connection: Any, table: Table) -> None:
+        self.connection, self.table = connection, table
+        quote = connection.ops.quote_name
+        self.name, self.audit, self.changed_at = quote(table.name), quote(table.audit), quote(table.changed_at)
+        times = [self._older(self._stopped(self.changed_at))]
+        if table.clock is not None:
+            self.next_at, self.expires_at = quote(table.clock.next_at), quote(table.clock.lease_expires_at)
+            times.insert(0, self._older(self._stopped_due()))
+            times.append(self._older(self.expires_at))
+        names = [self.changed_at] if table.clock is None else [self.next_at, self.changed_at, self.expires_at]
+        changes = ", ".join(f"{name} = {time}" for name, time in zip(names, times, strict=True))
+        transitioned_at = quote("transitioned_at")
+        self._texts = [
+            f"UPDATE {self.name} SET {changes}",
+            f"UPDATE {self.audit} SET {transitioned_at} = {self._older(self._stopped(transitioned_at))}",
+        ]
+
+    def pass_time(self, stopped_at: datetime.datetime, step: datetime.timedelta) -> None:
+        """Make all rows and records older by a step, and what was written after an instant as if written at it."""
+        values = {"at": self._time(stopped_at), "step": self._step(step)}
+        with self.connection.cursor() as cursor:
+            for text in self._texts:
+                cursor.execute(*_bound(text, values))
+
+    def first_due(
+        self, priorities: Mapping[str, int], stopped_at: datetime.datetime, without: Any = None
+    ) -> Due | None:
+        """Return the row of these states that is due first, whenever that is; of one that somebody holds, when that ends.
+
+        :param stopped_at: for when to take what was written after it.
+        :param without: the key of a row to leave out.
+        """
+        assert self.table.clock is not None  # noqa: S101 - only timed machines are asked
+        quote, clock = self.connection.ops.quote_name, self.table.clock
+        values = {"at": self._time(stopped_at), "key": self._key(without)}
+        values |= {f"state{number}": state for number, state in enumerate(priorities)}
+        ranks = " ".join(f"WHEN :state{number} THEN {-rank}" for number, rank in enumerate(priorities.values()))
+        status, key = quote(self.table.status), quote(self.table.key)
+        free = self._stopped_due()
+        due = f"(CASE WHEN {self.expires_at} > {free} THEN {self.expires_at} ELSE {free} END)"
+        text = (
+            f"SELECT {due} AS due, {self._stopped(self.changed_at)}, {key}, {status}, "
+            f"{quote(clock.crashes)}, {self.expires_at} IS NOT NULL FROM {self.name} "
+            f"WHERE {status} IN ({', '.join(f':state{number}' for number in range(len(priorities)))}) "
+            f"AND {self.next_at} IS NOT NULL {'' if without is None else f'AND {key} <> :key '}"
+            f"ORDER BY due, CASE {status} {ranks} END, {key} LIMIT 1"
+        )
+        with self.connection.cursor() as cursor:
+            cursor.execute(*_bound(text, values))
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        at, entered_at, *rest, is_held = row
+        return Due(self._read(at), self._read(entered_at), *rest, bool(is_held))
+
+    def set_due(self, key: Any, sequence: int, at: datetime.datetime) -> None:
+        """Say when a row is due that has stayed in its state."""
+        quote, table = self.connection.ops.quote_name, self.table
+        values = {"at": self._time(at), "key": self._key(key)}
+        text = f"UPDATE {self.name} SET {self.next_at} = :at WHERE {quote(table.key)} = :key "
+        text += f"AND {quote(table.sequence)} = {sequence} AND {self.next_at} IS NOT NULL"
+        with self.connection.cursor() as cursor:
+            cursor.execute(*_bound(text, values))
+
+    def _stopped(self, time: str) -> str:
+        return f"(CASE WHEN {time} > :at THEN :at ELSE {time} END)"
+
+    def _stopped_due(self) -> str:
+        """When a row is due, as if it had entered its state no later than the instant."""
+        ops = self.connection.ops
+        late, _params = ops.subtract_temporals("DateTimeField", (self.changed_at, ()), (":at", ()))
+        return f"(CASE WHEN {self.changed_at} > :at THEN {self._minus(self.next_at, late)} ELSE {self.next_at} END)"
+
+    def _older(self, time: str) -> str:
+        return self._minus(time, ":step")
+
+    def _minus(self, time: str, duration: str) -> str:
+        """Subtract, as Django does for this database."""
+        if self.connection.features.has_native_duration_field:
+            return f"({time} - {duration})"
+        ops = self.connection.ops
+        parts = [time, ops.format_for_duration_arithmetic(duration)]
+        return str(ops.combine_duration_expression("-", parts))
+
+    def _key(self, key: Any) -> Any:
+        return self.table.key_field.get_db_prep_value(key, self.connection)
+
+    def _time(self, at: datetime.datetime) -> Any:
+        return self.table.time_field.get_db_prep_value(at, self.connection)
+
+    def _step(self, step: datetime.timedelta) -> Any:
+        return models.DurationField().get_db_prep_value(step, self.connection)
+
+    def _read(self, value: Any) -> datetime.datetime:
+        time: datetime.datetime = read_time(value, self.table, self.connection)
+        return time
+
+
+def in_use(connection: Any, agings: Iterable[Aging]) -> list[Aging]:
+    """Return those of machines that have rows or records."""
+    asked = list(agings)
+    tables = [f"EXISTS(SELECT 1 FROM {each.name}) OR EXISTS(SELECT 1 FROM {each.audit})" for each in asked]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(tables)}")
+        return [each for each, is_any in zip(asked, cursor.fetchone(), strict=True) if is_any]
+
+
+def database_now(connection: Any, table: Table) -> datetime.datetime:
+    """Return the time by the database's clock."""
+    text, params = clock_sql(connection)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {text}", params)
+        (value,) = cursor.fetchone()
+    now: datetime.datetime = read_time(value, table, connection)
+    return now
+
+
+def recall(connection: Any) -> tuple[Any, ...] | None:
+    """Return what was kept, if it was not undone since: in a table that only this connection sees."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TEMPORARY TABLE IF NOT EXISTS statemachine_fields_time "
+            "(began_at varchar(40), drained_at varchar(40), passed bigint, witnesses text)"
+        )
+        cursor.execute("SELECT began_at, drained_at, passed, witnesses FROM statemachine_fields_time")
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        return row
+
+
+def keep(connection: Any, values: tuple[Any, ...]) -> None:
+    """Keep what `recall()` returns, in place of what was kept before. It is undone with the transaction, as rows are."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM statemachine_fields_time")
+        cursor.execute("INSERT INTO statemachine_fields_time VALUES (%s, %s, %s, %s)", values)
+
+
+def _bound(text: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Return a text with places for parameters and these in its order."""
+    names = re.findall(PLACE, text)
+    return re.sub(PLACE, "%s", text), [values[name] for name in names]
+
+
+#: A named place, and no cast of PostgreSQL's.
+PLACE = r"(?<!:):([a-z]\w*)"

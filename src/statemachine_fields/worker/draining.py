@@ -1,0 +1,336 @@
+"""What `testing.drain()` runs: a worker's work, in the calling thread and in its transaction."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
+
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, models
+
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.leases import Left
+from statemachine_fields.exceptions import StateMachineError
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.descriptor import machines_of
+from statemachine_fields.machine.questions import StatementClock
+from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.worker.atomic import run_atomic
+from statemachine_fields.worker.attempt import Attempts
+from statemachine_fields.worker.claim import Claimer
+from statemachine_fields.worker.commit import Committer
+from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.lanes import Lane
+from statemachine_fields.worker.lease import Lease
+from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.timeline import NextTry, Timeline, timelines_of
+
+#: Long enough for a debugger.
+LEASE_SECONDS = 3600.0
+BATCH = 100
+MICROSECOND = datetime.timedelta(microseconds=1)
+#: How often `max_tries` the tries of all instants may be, where they are counted for each.
+MOST_INSTANTS = 100
+
+
+@dataclass(slots=True)
+class DrainTally:
+    """What a `drain()` did: how many tries came to what, which moves were made, and what went wrong."""
+
+    moved: int = 0
+    waited: int = 0
+    failed: int = 0
+    parked: int = 0
+    deleted: int = 0
+    dropped: int = 0
+    #: How often each move was made, by source and target.
+    moves: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: What was written on rows that failed or were parked, in order.
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def tries(self) -> int:
+        return self.moved + self.waited + self.failed + self.parked + self.deleted + self.dropped
+
+
+class Drain:
+    """One run over some lanes, in the calling thread."""
+
+    def __init__(
+        self, lanes: list[Lane], attempts: Attempts, collapse_time: bool, reraise: bool, max_tries: int
+    ) -> None:
+        self.lanes = lanes
+        self.attempts = attempts
+        self.collapse_time = collapse_time
+        self.reraise = reraise
+        self.max_tries = max_tries
+        self.events = Events()
+        self.claimer = Claimer("drain()", LEASE_SECONDS)
+        self.committer = Committer(attempts, self.events)
+        self.tally = DrainTally()
+        #: Rows that had their turn in the state they are in, by machine: key and sequence.
+        self.asked: dict[BoundMachine[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in lanes}
+
+    def run(self) -> DrainTally:
+        while any([self._pass(lane) for lane in self.lanes]):  # noqa: C419 - every lane has its turn in every round
+            pass
+        return self.tally
+
+    def _pass(self, lane: Lane) -> bool:
+        """Run a batch of a lane's due rows, and say whether there were any."""
+        if self.collapse_time:
+            self._make_due(lane)
+        leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
+        asked = self.asked[lane.bound]
+        again = [lease for lease in leases if (lease.key, lease.sequence) in asked]
+        self.committer.commit(Verdict(lease, Kind.RELEASED) for lease in again)
+        leases = [lease for lease in leases if (lease.key, lease.sequence) not in asked]
+        for lease in leases:
+            self._run(lease)
+        return bool(leases)
+
+    def _make_due(self, lane: Lane) -> None:
+        names = lane.bound.names
+        states = [state for state, clock in lane.clocks.items() if self._has_something_to_do(clock)]
+        waiting = {f"{names.status}__in": states, f"{names.next_at}__gt": StatementClock()}
+        rows = all_rows(lane.bound.model, lane.using).filter(**waiting)
+        asked = [key for key, _sequence in self.asked[lane.bound]]
+        rows.filter(lane.bound.free_condition()).exclude(pk__in=asked).update(**{names.next_at: DatabaseClock()})
+        # Those that were asked may have moved on since.
+        for key, sequence in self.asked[lane.bound]:
+            moved_on = rows.filter(**{"pk": key, f"{names.sequence}__gt": sequence})
+            moved_on.update(**{names.next_at: DatabaseClock()})
+
+    def _has_something_to_do(self, clock: Any) -> bool:
+        return (
+            clock.handler is not None
+            or (self.attempts.fires_timeouts and clock.timeout_to is not None)
+            or (self.attempts.fires_deletions and clock.delete_after is not None)
+        )
+
+    def _refuse_to_go_on(self, lease: Lease) -> None:
+        """Raise if there were so many tries that there may be no end of them."""
+        if self.tally.tries >= self.max_tries:
+            raise AssertionError(
+                f"drain() has made {self.max_tries} tries and rows are still due, {lease.label} in {lease.status!r} "
+                "among them. If states hand rows to and fro, end the test earlier; else raise max_tries."
+            )
+
+    def _run(self, lease: Lease) -> None:
+        self._refuse_to_go_on(lease)
+        before = self.events.total.copy()
+        verdict = self._attempt(lease)
+        if verdict is not None:
+            if self.reraise and verdict.exception is not None:
+                raise verdict.exception
+            self.committer.commit([verdict])
+        self._count(lease, verdict, self.events.total - before)
+
+    def _attempt(self, lease: Lease) -> Verdict | None:
+        handler = lease.clock.handler
+        if handler is not None and handler.atomic:
+            verdict = run_atomic(self.attempts, self.events, lease)
+            while verdict is not None and verdict.kind is Kind.CONFLICT:
+                verdict = run_atomic(self.attempts, self.events, lease)
+            return verdict
+        if handler is not None and handler.is_async:
+            return async_to_sync(self.attempts.arun)(lease)
+        return self.attempts.run(lease)
+
+    def _count(self, lease: Lease, verdict: Verdict | None, counted: Counter[str]) -> None:
+        for kind in (Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.DELETED, Kind.DROPPED):
+            setattr(self.tally, kind, getattr(self.tally, kind) + int(counted[kind]))
+        self.tally.moved += int(counted[Kind.MOVED] + counted[Kind.SETTLED_ITSELF])
+        row = all_rows(lease.lane.bound.model, lease.lane.using).filter(pk=lease.key)
+        names = lease.lane.bound.names
+        found = row.values_list(names.status, names.sequence, names.error, names.failures).first()
+        if found is None:
+            return
+        status, sequence, error, failures = found
+        if sequence > lease.sequence:
+            self.tally.moves[lease.status, status] += 1
+        error = error or ("" if verdict is None else verdict.error)
+        if error:
+            self.tally.errors.append(error)
+        endless = lease.clock.max_attempts is None
+        if sequence == lease.sequence and (counted[Kind.WAITED] or endless or failures == lease.failures):
+            self.asked[lease.lane.bound].add((lease.key, sequence))
+
+
+class Look:
+    """Notices that a statement is to be executed, and calls something before the first one is."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.before = before
+        self.has_happened = False
+
+    def __call__(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if not self.has_happened:
+            self.has_happened = True
+            self.before()
+        return execute(sql, params, many, context)
+
+
+class Told(Events):
+    """Remembers what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.verdicts: list[Verdict] = []
+
+    def written(self, verdicts: Sequence[Verdict]) -> None:
+        self.verdicts += verdicts
+        super().written(verdicts)
+
+
+class DrainUntil(Drain):
+    """A run until an instant: one row after the other, each as of when it is due."""
+
+    def __init__(
+        self,
+        lanes: list[Lane],
+        attempts: Attempts,
+        reraise: bool,
+        max_tries: int,
+        at: datetime.timedelta | datetime.datetime,
+    ) -> None:
+        super().__init__(lanes, attempts, collapse_time=False, reraise=reraise, max_tries=max_tries)
+        self.events = self.told = Told()
+        self.committer = Committer(attempts, self.events)
+        self.timelines = {timeline: timeline.read(at) for timeline in timelines_of(lanes)}
+        #: How many tries were made before time passed the last time, and as of when.
+        self.tries_before = 0
+        self.as_of = min(timeline.now for timeline in self.timelines)
+
+    def run(self) -> DrainTally:
+        try:
+            while (found := self._next()) is not None:
+                self._run_as_of(*found)
+        except BaseException:
+            with suppress(DatabaseError):  # of a transaction that is broken, and will be undone
+                self._end({timeline: timeline.now for timeline in self.timelines})
+            raise
+        self._end(self.timelines)
+        return self.tally
+
+    def _next(self, besides: Lease | None = None) -> tuple[Timeline, NextTry] | None:
+        tries = [(timeline, timeline.next_try(until, besides)) for timeline, until in self.timelines.items()]
+        found = [(timeline, each) for timeline, each in tries if each is not None]
+        return min(found, key=lambda each: each[1].at, default=None)
+
+    def _run_as_of(self, timeline: Timeline, found: NextTry) -> None:
+        self._go_on(found.at)
+        self._advance()
+        lane, due = found.lane, found.due
+        wanted = replace(self.claimer.wanted(lane, 1, crashes=min(due.crashes, 2)), keys=[due.key])
+        if due.is_held and self.claimer.recover(lane, Left()).rows:
+            return  # and found again
+        if due.is_held or not (leases := self.claimer.take(lane, wanted)):
+            raise StateMachineError(
+                f"{lane.bound.model._meta.label} pk={due.key!r} is due and cannot be claimed: another connection has it "
+                "locked, or has just changed it. End what uses the row before drain(at=...)."
+            )
+        (lease,) = leases
+        lease.age = (found.as_of - due.entered_at).total_seconds()
+        self.told.verdicts.clear()
+        with timeline.watch():
+            self._run(lease)
+        entered_at = timeline.stopped_at - datetime.timedelta(seconds=lease.age)
+        for verdict in self.told.verdicts:
+            timeline.written(verdict, entered_at)
+
+    def _attempt(self, lease: Lease) -> Verdict | None:
+        """Try a row, and as long as nothing but time would change by writing the answer, again when it is due again.
+
+        A handler that is asked every minute for days says "not yet" thousands of times. Nobody needs that in the database
+        who does not look: if a handler looks, time has passed there before it is answered.
+        """
+        fresh = copy.deepcopy(lease.instance)
+        look = Look()
+        verdict = self._watched(lease, look)
+        if look.has_happened or fresh is None or not _is_quiet(verdict):
+            return verdict
+        began_at, until = self.as_of, self._quiet_until(lease)
+        while not look.has_happened and _is_quiet(verdict):
+            delay = verdict.delay or 0.0
+            at = self.as_of + datetime.timedelta(seconds=delay)
+            if at >= until:
+                break
+            self.tally.waited += 1
+            self._go_on(at)
+            self._refuse_to_go_on(lease)
+            lease.age += delay
+            lease.instance = _grown_older(copy.deepcopy(fresh), at - began_at)
+            look = Look(self._advance)
+            verdict = self._watched(lease, look)
+        self._advance()
+        return verdict
+
+    def _watched(self, lease: Lease, look: Look) -> Verdict | None:
+        with ExitStack() as stack:
+            for timeline in self.timelines:
+                stack.enter_context(timeline.connection.execute_wrapper(look))
+            return super()._attempt(lease)
+
+    def _quiet_until(self, lease: Lease) -> datetime.datetime:
+        """Return when something else happens than that this row is asked."""
+        horizon = lease.clock.horizon
+        ends = [until + MICROSECOND for until in self.timelines.values()]
+        if horizon is not None:
+            ends.append(self.as_of + datetime.timedelta(seconds=horizon - lease.age))
+        if (other := self._next(lease)) is not None:
+            ends.append(other[1].at)
+        return min(ends)
+
+    def _go_on(self, at: datetime.datetime) -> None:
+        if at != self.as_of:
+            self.tries_before, self.as_of = self.tally.tries, at
+
+    def _advance(self) -> None:
+        for timeline in self.timelines:
+            timeline.advance(self.as_of)
+
+    def _refuse_to_go_on(self, lease: Lease) -> None:
+        tries = self.tally.tries - self.tries_before
+        if tries >= self.max_tries:
+            raise AssertionError(
+                f"drain(at=...) has made {tries} tries and no time has passed, {lease.label} in {lease.status!r} is still "
+                "due. Give what it waits for a delay, or raise max_tries if there are that many rows."
+            )
+        if self.tally.tries >= MOST_INSTANTS * self.max_tries:
+            raise AssertionError(
+                f"drain(at=...) has made {self.tally.tries} tries, {lease.label} in {lease.status!r} is due among others at "
+                f"{self.as_of}. Let less time pass, or raise max_tries."
+            )
+
+    def _count(self, lease: Lease, verdict: Verdict | None, counted: Counter[str]) -> None:
+        if [(each.kind, each.error) for each in self.told.verdicts] == [(Kind.WAITED, "")]:  # most tries, and no news
+            self.tally.waited += 1
+        else:
+            super()._count(lease, verdict, counted)
+
+    def _end(self, until: Mapping[Timeline, datetime.datetime]) -> None:
+        for timeline, at in until.items():
+            timeline.settle()
+            timeline.advance(at)
+            timeline.remember(at)
+
+
+def _is_quiet(verdict: Verdict | None) -> TypeGuard[Verdict]:
+    """Say whether a handler has only said "not yet"."""
+    return verdict is not None and verdict.kind is Kind.WAITED and not verdict.error
+
+
+def _grown_older(instance: models.Model, by: datetime.timedelta) -> models.Model:
+    """Return an instance as it would be loaded after that time."""
+    values = vars(instance)
+    for bound in machines_of(type(instance)).values():
+        for name in (bound.names.changed_at, bound.names.next_at, bound.names.lease_expires_at):
+            if values.get(name) is not None:
+                values[name] -= by
+    return instance

@@ -1,0 +1,220 @@
+"""Time that passes for the rows of one database, for tests: when it began, how far it is, and what is due next.
+
+Nothing lies in the future: rows and records grow older, see `db.aging`. How much older they have been made is kept in a
+temporary table, because that is undone together with the rows when a test is rolled back.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from django.apps import apps
+from django.db import connections, models
+
+from statemachine_fields.db.aging import Aging, Due, database_now, in_use, keep, recall
+from statemachine_fields.machine.bound import BoundMachine, find_machine
+from statemachine_fields.machine.descriptor import machines_of
+from statemachine_fields.worker.lanes import Lane
+from statemachine_fields.worker.lease import Lease
+from statemachine_fields.worker.outcomes import Kind, Verdict
+
+#: By how much the instant at which time stands still lies before the clock, so that what is due then is due on a database
+#: with a coarse clock, too, and what is written from then on can be told from what was there.
+EARLIER = datetime.timedelta(milliseconds=5)
+#: How far behind the database's clock an instant may be that somebody has read from another.
+SKEW = datetime.timedelta(minutes=1)
+#: How many rows of each machine tell, where nothing is rolled back, that the rows are still those of the same test.
+WITNESSES = 20
+
+#: What a statement says that brings rows into a table.
+FILLS = ("INSERT", "COPY", "MERGE", "REPLACE", "CALL")
+
+MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+class Passed(NamedTuple):
+    """What is remembered: when time began, until when rows were run, and how much older they are than by the clock."""
+
+    began_at: datetime.datetime
+    until: datetime.datetime
+    by: datetime.timedelta
+
+
+class NextTry(NamedTuple):
+    """A row that is to be tried, and as of when."""
+
+    lane: Lane
+    due: Due
+    #: As tests count time, and as the columns do.
+    at: datetime.datetime
+    as_of: datetime.datetime
+
+
+class Timeline:
+    """The time of one database. An instant as tests count it is one of the columns plus what has passed."""
+
+    def __init__(self, using: str, lanes: Iterable[Lane]) -> None:
+        self.using = using
+        self.connection = connections[using]
+        self.lanes: dict[BoundMachine[Any], list[Lane]] = {}
+        for lane in lanes:
+            self.lanes.setdefault(lane.bound, []).append(lane)
+        self.agings = {
+            _columns(bound): Aging(self.connection, bound.table) for bound in (*self.lanes, *self._stored_machines())
+        }
+        self._in_use: list[Aging] = []
+        self._has_looked = False
+        self._any_table = next(iter(self.lanes)).table
+        now = self._now()
+        #: Where time stands still at the moment, as the columns count it.
+        self.stopped_at = now
+        found = self._recall()
+        self.is_first = found is None
+        self.passed = found or Passed(now, now, datetime.timedelta(0))
+
+    def _stored_machines(self) -> Iterator[BoundMachine[Any]]:
+        """Yield the machines whose tables this database has, timed or not: time passes for all."""
+        tables = set(self.connection.introspection.table_names())
+        for model in apps.get_models():
+            for bound in machines_of(model).values():
+                if {bound.table.name, bound.table.audit} <= tables:
+                    yield bound
+
+    @property
+    def now(self) -> datetime.datetime:
+        """Where time stands still, as tests count it."""
+        return self.stopped_at + self.passed.by
+
+    def read(self, at: datetime.datetime | datetime.timedelta) -> datetime.datetime:
+        """Return the instant that is meant: what is a duration counts from when time began. It must not lie behind."""
+        if isinstance(at, datetime.timedelta):
+            at = self.passed.began_at + at
+        if at < (self.passed.until - SKEW if self.is_first else self.passed.until):
+            since = "the database's clock" if self.is_first else "the last drain(at=...)"
+            raise ValueError(
+                f"at={at.isoformat()} lies before {since}, which is at {self.passed.until.isoformat()}, and rows cannot "
+                "grow younger. Give a later instant, or a timedelta, which counts from the first drain(at=...) of the test; "
+                "with a frozen clock only a timedelta will do, because the database's clock is not frozen."
+            )
+        return at
+
+    def next_try(self, until: datetime.datetime, besides: Lease | None = None) -> NextTry | None:
+        """Return the row that is due first, at some time until an instant.
+
+        :param besides: a row to leave out.
+        """
+        found: list[NextTry] = []
+        self._look()
+        for bound, lanes in self.lanes.items():
+            if (aging := self.agings[_columns(bound)]) not in self._in_use:
+                continue
+            priorities = {state: clock.priority for lane in lanes for state, clock in lane.clocks.items()}
+            without = besides.key if besides is not None and besides.lane.bound is bound else None
+            due = aging.first_due(priorities, self.stopped_at, without)
+            if due is not None and due.at + self.passed.by <= until:
+                lane = next(lane for lane in lanes if due.status in lane.clocks)
+                as_of = max(due.at, self.stopped_at)
+                found.append(NextTry(lane, due, as_of + self.passed.by, as_of))
+        return min(found, key=lambda each: (each.at, each.due.at), default=None)
+
+    def advance(self, to: datetime.datetime) -> None:
+        """Let time pass until an instant, and stand still there. Never goes back."""
+        if to <= self.now:
+            return
+        stop = self._now() - EARLIER
+        step = to - self.passed.by - stop
+        self._pass(step)
+        self.stopped_at = stop
+
+    def settle(self) -> None:
+        """Take what was written since time stands still for written then."""
+        self._has_looked = False
+        self._look()
+        self._pass(datetime.timedelta(0))
+
+    def watch(self) -> AbstractContextManager[Any]:
+        """Notice while it lasts whether something is inserted that may be the first of a machine's rows."""
+        manager: AbstractContextManager[Any] = self.connection.execute_wrapper(self._notice)
+        return manager
+
+    def _notice(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        text = str(sql).upper()
+        if any(word in text for word in FILLS):
+            self._has_looked = False
+        return execute(sql, params, many, context)
+
+    def _look(self) -> None:
+        """Find out which machines have rows. Most tests use few, and each statement is paid for by every try."""
+        if not self._has_looked:
+            self._in_use = in_use(self.connection, self.agings.values())
+            self._has_looked = True
+
+    def _pass(self, step: datetime.timedelta) -> None:
+        for aging in self._in_use:
+            aging.pass_time(self.stopped_at, step)
+        self.passed = self.passed._replace(by=self.passed.by + step)
+
+    def written(self, verdict: Verdict, entered_at: datetime.datetime) -> None:
+        """Count the wait of a row that stays from where time stands still, and not from when that was written."""
+        if verdict.kind not in (Kind.WAITED, Kind.FAILED):
+            return
+        lease = verdict.lease
+        dues = [] if verdict.delay is None else [self.stopped_at + datetime.timedelta(seconds=verdict.delay)]
+        if lease.clock.horizon is not None:
+            horizon = entered_at + datetime.timedelta(seconds=lease.clock.horizon)
+            dues.append(max(horizon, self.stopped_at))
+        if dues:
+            self.agings[_columns(lease.lane.bound)].set_due(lease.key, lease.sequence, min(dues))
+
+    def remember(self, until: datetime.datetime) -> None:
+        """Keep how far time is, for the next drain of the same test."""
+        passed = self.passed._replace(until=max(until, self.passed.until))
+        values = (passed.began_at.isoformat(), passed.until.isoformat(), passed.by // MICROSECOND, self._witnesses())
+        keep(self.connection, values)
+
+    def _recall(self) -> Passed | None:
+        """Return what is remembered, unless it is of another test."""
+        row = recall(self.connection)
+        if row is None or not (self.connection.in_atomic_block or self._is_any_there(json.loads(row[3]))):
+            return None
+        began_at, until = map(datetime.datetime.fromisoformat, row[:2])
+        return Passed(began_at, until, row[2] * MICROSECOND)
+
+    def _witnesses(self) -> str:
+        """Name some rows. What is not rolled back with a test is deleted after it."""
+        return json.dumps(
+            {
+                str(bound): [str(key) for key in self._rows(bound).values_list("pk", flat=True)[:WITNESSES]]
+                for bound in ([] if self.connection.in_atomic_block else self.lanes)
+            }
+        )
+
+    def _is_any_there(self, witnesses: dict[str, list[str]]) -> bool:
+        return any(
+            self._rows(find_machine(*name.rsplit(".", 1))).filter(pk__in=keys).exists()
+            for name, keys in witnesses.items()
+            if keys
+        )
+
+    def _rows(self, bound: BoundMachine[Any]) -> models.QuerySet[Any]:
+        return models.QuerySet(bound.model, using=self.using).order_by("-pk")
+
+    def _now(self) -> datetime.datetime:
+        return database_now(self.connection, self._any_table)
+
+
+def _columns(bound: BoundMachine[Any]) -> tuple[str, str]:
+    """Return what two machines have in common that are one to the database, as those of a model and its proxy."""
+    return bound.table.name, bound.table.status
+
+
+def timelines_of(lanes: list[Lane]) -> list[Timeline]:
+    """Return the time of each database that the lanes are of."""
+    by_database: dict[str, list[Lane]] = {}
+    for lane in lanes:
+        by_database.setdefault(lane.using, []).append(lane)
+    return [Timeline(using, members) for using, members in by_database.items()]
