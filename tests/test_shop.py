@@ -102,6 +102,11 @@ def test_the_past_of_the_shop_is_what_its_machine_could_have_made(past):
     assert max(records) <= timezone.now()
     for order in Order.objects.filter(status="RETURNED"):
         assert order.is_worth_returning() is True
+    grace = User.objects.get(username="grace")
+    made = Order.objects.create(customer="Ada", total=25).states.transition_to("CANCELLED", user=grace)
+    actors = OrderStateTransition.objects.filter(from_status="DELIVERED").values_list("metadata__actor", flat=True)
+    assert len(actors) > 0
+    assert all(actor == made.metadata["actor"] for actor in actors)
 
 
 def test_the_past_of_the_shop_looks_like_one(past):

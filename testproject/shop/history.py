@@ -85,7 +85,7 @@ class Imagination:
     def __init__(self, now: dt.datetime, dice: random.Random, people: AbstractBaseUser | None = None) -> None:
         self.now = now
         self.dice = dice
-        self.actor = {"actor": {"model": people._meta.label, "pk": people.pk, "name": str(people)}} if people else {}
+        self.actor = {"actor": {"model": people._meta.label, "pk": people.pk, "text": str(people)}} if people else {}
 
     def story(self) -> Story:
         dice = self.dice
