@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 import statemachine_fields
-from lab.models import Invoice, Kept, Logged, Parcel, Project, Protected, Reasoned, Ticket, Unindexed
+from lab.models import Invoice, Kept, Logged, Parcel, Project, Protected, Reasoned, Stamped, Ticket, Unindexed
 from statemachine_fields import BoundMachine, StateTransition
 
 pytestmark = pytest.mark.django_db
@@ -154,7 +154,7 @@ class TestRecordInitial:
 
     def test_models_without_it_pay_nothing(self, django_assert_num_queries):
         with django_assert_num_queries(1):
-            Kept.objects.create()
+            Stamped.objects.create()
 
     def test_rows_of_bulk_create_are_recorded_on_demand(self):
         Logged.objects.bulk_create([Logged(status="DONE"), Logged()])
