@@ -123,6 +123,16 @@ class Found(NamedTuple):
     lease_expires_at: datetime.datetime | None = None
 
 
+class Recorded(NamedTuple):
+    """A record that the row has."""
+
+    from_status: str
+    to_status: str
+    at: datetime.datetime
+    sequence: int
+    id: uuid.UUID
+
+
 class HistoryImporter:
     """One run over the entries of many rows."""
 
@@ -247,32 +257,30 @@ class HistoryImporter:
         """Write the past of a row that the machine has moved since, before the records of that."""
         records = self.records.filter(instance_id=key)
         columns = ("from_status", "to_status", "transitioned_at", "sequence", "id")
-        facts = records.order_by("sequence").values_list(*columns)
-        there = list(facts[: len(steps)])
+        there = [Recorded(*facts) for facts in records.order_by("sequence").values_list(*columns)[: len(steps)]]
         if [found[:3] for found in there] == [step.facts for step in steps]:
             return []
-        came, _went, at, number, first_id = there[0] if there else ("", "", None, 0, None)
         has = f"The row has {row.sequence} transitions already"
-        if number != 1 or not came:
+        if not there or there[0].sequence != 1 or not there[0].from_status:
             raise Refused(
                 f"{has}, which do not say where the row was before them, and are not these entries. Import history before "
                 "record_initial(), and give all entries of a key one after the other.",
                 row.status,
             )
-        last = steps[-1]
-        if last.at > at:
+        first, last = there[0], steps[-1]
+        if last.at > first.at:
             raise Refused(
-                f"{has}, the first of {at}, which is before the last entry, of {last.at}. Leave out what the machine "
+                f"{has}, the first of {first.at}, which is before the last entry, of {last.at}. Leave out what the machine "
                 "recorded itself, and give all entries of a key one after the other.",
                 row.status,
             )
-        if last.to_status != came:
-            what = f"{has}, the first from {came!r}, but the last entry leads to {last.to_status!r}."
-            steps.append(self.chain.gap(last.to_status, came, at, what, row.status))
+        if last.to_status != first.from_status:
+            what = f"{has}, the first from {first.from_status!r}, but the last entry leads to {last.to_status!r}."
+            steps.append(self.chain.gap(last.to_status, first.from_status, first.at, what, row.status))
         # In two steps, because a number has to be free when it is taken.
         records.update(sequence=-F("sequence") - len(steps))
         records.update(sequence=-F("sequence"))
-        self._write(key, steps, {}, row.sequence + len(steps), before=first_id)
+        self._write(key, steps, {}, row.sequence + len(steps), before=first.id)
         return steps
 
     def _write(
