@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 from django.db import models
+from django.db.backends.signals import connection_created
 from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.query import Query
 from django.utils import timezone
@@ -15,8 +16,12 @@ Compiled = tuple[str, list[Any]]
 # SYSDATE() is read when the value is written, the other two when the statement began.
 MYSQL = "(UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
 
-# The format in which Django stores a DateTimeField.
-SQLITE_FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f'"
+# SQLite's own clock has milliseconds, so that two moves within one would tie, and neither order nor length be known. It runs
+# in our process, where a function of ours reads the same clock to the microsecond.
+SQLITE = "statemachine_fields_now"
+
+#: Where the driver's connection is remembered, on Django's, that has the function.
+READY = "statemachine_fields_clock"
 
 
 class DatabaseClock(models.Func):
@@ -45,9 +50,9 @@ class DatabaseClock(models.Func):
     def as_sqlite(self, compiler: SQLCompiler, connection: Any, **context: Any) -> Any:
         if not stores_utc(connection):
             return "%s", [local_now(connection, self.plus)]
-        if self.plus is None:
-            return f"STRFTIME({SQLITE_FORMAT}, 'NOW')", []
-        return f"STRFTIME({SQLITE_FORMAT}, 'NOW', %s)", [f"{self.plus:+f} seconds"]
+        if connection.connection is not None:
+            make_ready(connection)
+        return (f"{SQLITE}()", []) if self.plus is None else (f"{SQLITE}(%s)", [self.plus])
 
 
 class ComputedTime(models.ExpressionWrapper):  # type: ignore[type-arg]  # it takes none at run time
@@ -62,6 +67,34 @@ def clock_sql(connection: Any, plus: float | None = None) -> Compiled:
     compiler = connection.ops.compiler("SQLCompiler")(Query(None), connection, None)
     sql, params = compiler.compile(DatabaseClock(plus))
     return sql, list(params)
+
+
+def make_ready(connection: Any) -> None:
+    """Give an open connection what our statements call, if its driver can take it: SQLite's can. Repeating it costs nothing."""
+    driver = connection.connection
+    if getattr(connection, READY, None) is driver:
+        return
+    if hasattr(driver, "create_function"):
+        driver.create_function(SQLITE, -1, _as_stored)
+    setattr(connection, READY, driver)
+
+
+def _as_stored(*plus: float | None) -> str | None:
+    """Return the time, or one some seconds later, as Django stores it in SQLite; None if it is not known how much later."""
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    for seconds in plus:
+        if seconds is None:
+            return None
+        now += datetime.timedelta(seconds=seconds)
+    return now.isoformat(" ", "microseconds")
+
+
+def _on_connection(connection: Any, **kwargs: Any) -> None:
+    make_ready(connection)
+
+
+# A query may be compiled before there is a connection. Those that were there before us are made ready when they are used.
+connection_created.connect(_on_connection, dispatch_uid=SQLITE)
 
 
 def stores_utc(connection: Any) -> bool:

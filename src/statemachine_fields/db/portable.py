@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from statemachine_fields.db.clock import clock_sql, local_now, stores_utc
+from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 
@@ -33,6 +33,7 @@ class Portable:
         status = (move.to_status,) if shape.moves else ()
         compared = (key, move.from_status, *move.compared)
         with connection.cursor() as cursor:
+            make_ready(connection)  # the text may have been made for another
             clock = () if in_utc else (local_now(connection),)
             delay = (later(connection, move.delay),) if shape.table.clock else ()
             cursor.execute(text.update, (*status, *move.updates, *clock, *delay, *compared))

@@ -216,7 +216,7 @@ def read_instant(when: datetime.datetime, name: str) -> datetime.datetime:
 
 
 def _at_or_before(when: datetime.datetime) -> dict[str, Any]:
-    # SQLite compares texts. Its clock writes '12:00:00.000', Django writes a whole second as '12:00:00', which is less.
+    # SQLite compares texts. Its clock writes '12:00:00.000000', Django writes a whole second as '12:00:00', which is less.
     if when.microsecond == 0:
         return {"transitioned_at__lt": when + MICROSECOND}
     return {"transitioned_at__lte": when}
