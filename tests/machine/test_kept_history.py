@@ -90,6 +90,15 @@ class TestARowThatIsCreated:
             raise ZeroDivisionError
         assert records() == OLD
 
+    def test_with_a_key_that_the_database_made(self, django_assert_num_queries):
+        with django_assert_num_queries(1):
+            row = Kept.objects.create()
+        kept = Kept.states.build_record(
+            instance_id=row.pk, sequence=3, from_status="NEW", to_status="DONE", transitioned_at=timezone.now()
+        )
+        Kept.states.transition_model.objects.bulk_create([kept])  # as if its sequence had been reset
+        assert row.states.transition_to("DONE").sequence == 5
+
     def test_costs_machines_of_the_other_kinds_nothing(self, django_assert_num_queries):
         row = Stamped()
         with django_assert_num_queries(1):

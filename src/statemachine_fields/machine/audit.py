@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models.base import ModelBase
+from django.db.models.options import normalize_together
 from django.utils.translation import gettext_lazy as _
 
 from statemachine_fields.exceptions import StateMachineError
@@ -114,7 +115,7 @@ def build_audit_model(bound: BoundMachine[M]) -> type[StateTransition[M]] | None
         "__module__": model.__module__,
         "__qualname__": name,
         "__doc__": f"A recorded move of {meta.label}.",
-        "Meta": type("Meta", (), _options(model)),
+        "Meta": _meta(model, machine.transition_base),
         "instance": models.ForeignKey(
             model,
             on_delete=machine.history_on_delete,
@@ -134,16 +135,19 @@ def build_audit_model(bound: BoundMachine[M]) -> type[StateTransition[M]] | None
     return audit
 
 
-def _options(model: type[models.Model]) -> dict[str, Any]:
+def _meta(model: type[models.Model], base: type[models.Model] | None) -> type[Any]:
+    """Return the `Meta` of an audit model: that of its base, as a child of an abstract model would inherit it, and ours."""
+    inherited: type[Any] = getattr(base, "Meta", object)
+    together = normalize_together(getattr(inherited, "unique_together", ()))
     options: dict[str, Any] = {
         "app_label": model._meta.app_label,
-        "ordering": ["-id"],
-        "unique_together": [("instance", "sequence")],
-        "default_permissions": ("view",),
+        "unique_together": [("instance", "sequence"), *together],
     }
+    usual = {"ordering": ["-id"], "default_permissions": ("view",)}
+    options.update({option: value for option, value in usual.items() if not hasattr(inherited, option)})
     if model._meta.apps is not global_apps:
         options["apps"] = model._meta.apps
-    return options
+    return type("Meta", (inherited,), options)
 
 
 def _make_importable(model: type[models.Model], audit: type[models.Model]) -> None:

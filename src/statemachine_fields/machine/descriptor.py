@@ -30,6 +30,9 @@ M = TypeVar("M", bound=models.Model)
 #: The fields that every audit model has.
 RECORD_FIELDS = {"id", "instance", "from_status", "to_status", "transitioned_at", "metadata", "sequence"}
 
+#: What the Meta of a `transition_base` cannot say.
+NO_OPTIONS = ("managed", "order_with_respect_to", "swappable")
+
 HISTORY_ON_DELETE: tuple[Callable[..., Any], ...] = (models.CASCADE, models.PROTECT, models.DO_NOTHING)
 
 
@@ -84,6 +87,12 @@ class StateMachine:
                 raise ValueError(
                     f"transition_base must not declare {', '.join(sorted(taken))}: each record has it already."
                 )
+            for option in NO_OPTIONS:
+                if hasattr(getattr(transition_base, "Meta", None), option):
+                    raise ValueError(
+                        f"transition_base must not set {option} in its Meta: the audit table is one that Django manages, and "
+                        "the machine writes it."
+                    )
         if not is_queue_name(queue):
             raise ValueError(f"queue must be a name without spaces or '=', got {queue!r}.")
         self.graph = build_graph(states, initial, transitions, max_length)

@@ -101,6 +101,7 @@ def _hook_save_table(model: type[models.Model]) -> None:
                 lambda: original(self, raw, cls, force_insert, force_update, using, update_fields)
             )
         may_exist = _may_exist(self, table, force_insert)
+        has_key = getattr(self, table._meta.pk.attname) is not None
         state = vars(self._state)
         outer, state[INSERTED] = state.get(INSERTED), set()
         try:
@@ -113,7 +114,7 @@ def _hook_save_table(model: type[models.Model]) -> None:
         for bound in _machines(self):
             if bound.model is table:
                 if bound.names.sequence in inserted:
-                    _record_beginning(self, bound, using)
+                    _record_beginning(self, bound, using, has_key)
                 elif may_exist:
                     bound.meet_existing_row(self, using)
         return updated
@@ -131,10 +132,13 @@ def _records_more(bound: BoundMachine[Any]) -> bool:
     return bound.machine.record_initial or bound.keeps_history
 
 
-def _record_beginning(instance: models.Model, bound: BoundMachine[Any], using: str) -> None:
-    """Write the record with which a new row begins, if it is to have one, or if its key has the history of another."""
+def _record_beginning(instance: models.Model, bound: BoundMachine[Any], using: str, has_key: bool) -> None:
+    """Write the record with which a new row begins, if it is to have one, or if its key has the history of another.
+
+    A key that the database has made was hardly ever used before. If it was, the first move finds out.
+    """
     names, key, number = bound.names, bound.key_of(instance), int(bound.machine.record_initial)
-    if bound.keeps_history and (kept := newest_records(bound, [key], using)):
+    if bound.keeps_history and (has_key or number) and (kept := newest_records(bound, [key], using)):
         number = max(kept.values()) + 1
         all_rows(bound.model, using).filter(pk=key).update(**{names.sequence: Written(number)})
         vars(instance)[names.sequence] = number
