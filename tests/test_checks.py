@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -333,3 +334,67 @@ class TestSmells:
             found = problems(Order)
         assert len(found) == 4
         assert all(problem.hint and problem.obj is Order for problem in found)
+
+
+class TestVanishedMachines:
+    """Two bases that give their machines the same name: the model can have one of them only."""
+
+    def bases(self) -> tuple[type[models.Model], type[models.Model]]:
+        class Paid(models.Model):
+            states = machine()
+
+            class Meta:
+                abstract = True
+
+        class Sent(models.Model):
+            states = machine(field="phase")
+
+            class Meta:
+                abstract = True
+
+        return Paid, Sent
+
+    @isolate_apps("lab")
+    def test_is_told_with_the_ways_out(self):
+        paid, sent = self.bases()
+        order: Any = type("Order", (paid, sent), {"__module__": "lab.models"})
+        assert list(our_checks.vanished_machines(order)) == [
+            checks.Error(
+                f"The machine 'states' of {sent.__qualname__} is lost: another base, or the model, has 'states' too. Its columns "
+                "are there, 'phase' among them, and nothing moves the rows.",
+                hint="Give one of the machines another name, so that the model has both. To leave this one out, set its columns "
+                "to None on the model: phase, phase_sequence, phase_changed_at.",
+                obj=order,
+                id="statemachine_fields.E006",
+            )
+        ]
+        config: Any = SimpleNamespace(get_models=lambda **options: [order])
+        assert [problem.id for problem in our_checks.check_machines([config])] == ["statemachine_fields.E006"]
+
+    @isolate_apps("lab")
+    def test_both_under_names_of_their_own_are_in_order(self):
+        paid, _sent = self.bases()
+
+        class Shipped(models.Model):
+            flow = machine(field="phase")
+
+            class Meta:
+                abstract = True
+
+        order: Any = type("Order", (paid, Shipped), {"__module__": "lab.models"})
+        assert not list(our_checks.vanished_machines(order))
+        assert {order.states.field.name, order.flow.field.name} == {"status", "phase"}
+
+    @isolate_apps("lab")
+    def test_one_that_is_left_out_on_purpose_is_in_order(self):
+        paid, sent = self.bases()
+        without = dict.fromkeys(("phase", "phase_sequence", "phase_changed_at"))
+        order = type("Order", (paid, sent), {"__module__": "lab.models", **without})
+        assert not list(our_checks.vanished_machines(order))
+
+    @isolate_apps("lab")
+    def test_one_that_the_model_hides(self):
+        paid, _sent = self.bases()
+        order = type("Order", (paid,), {"__module__": "lab.models", "states": None})
+        (error,) = our_checks.vanished_machines(order)
+        assert error.id == "statemachine_fields.E006"

@@ -8,6 +8,7 @@ models around a machine, or they are smells that someone may want to silence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import getattr_static
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -18,6 +19,7 @@ from django.db import DatabaseError, models, router, transaction
 from statemachine_fields.conf import settings
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
+from statemachine_fields.machine.fields import StatusField
 from statemachine_fields.machine.forms import what_is_wrong
 from statemachine_fields.machine.guards import guards_never_asked
 from statemachine_fields.worker_checks import check_timed, handlers_never_called, worker_not_installed
@@ -37,6 +39,7 @@ def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
                 elif declared.bound.model is model:
                     found += check_bound(declared.bound)
                     timed += declared.bound.is_timed
+            found += vanished_machines(model)
             found += handlers_never_called(model)
     if machines and not apps.is_installed("statemachine_fields"):
         found.append(app_not_installed())
@@ -121,6 +124,25 @@ def check_unbound(model: type[models.Model], name: str, machine: StateMachine) -
             hint=f"Remove {column!r} from the model: the machine adds it. Or give the machine another `field=`.",
             obj=model,
             id="statemachine_fields.E002",
+        )
+
+
+def vanished_machines(model: type[models.Model]) -> Iterator[checks.Error]:
+    """Say which machines of abstract bases the model has columns of, and something else under the name of."""
+    for field in model._meta.local_fields:
+        if not isinstance(field, StatusField) or field.machine is None or field.bound is not None:
+            continue
+        name, machine = field.accessor, field.machine
+        if getattr_static(model, name, None) is machine:
+            continue  # it could not be bound, as check_unbound() says
+        origin = next((base.__qualname__ for base in model.__mro__ if vars(base).get(name) is machine), "a base")
+        yield checks.Error(
+            f"The machine {name!r} of {origin} is lost: another base, or the model, has {name!r} too. Its columns are there, "
+            f"{field.name!r} among them, and nothing moves the rows.",
+            hint="Give one of the machines another name, so that the model has both. To leave this one out, set its columns to "
+            f"None on the model: {', '.join(machine.names.columns)}.",
+            obj=model,
+            id="statemachine_fields.E006",
         )
 
 
