@@ -20,7 +20,7 @@ from django.utils.formats import number_format
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from statemachine_fields.admin.badges import badge, strays
 from statemachine_fields.admin.base import MachineAdmin
@@ -29,7 +29,7 @@ from statemachine_fields.admin.clocks import clock_line
 from statemachine_fields.admin.counts import count_states, shown
 from statemachine_fields.admin.filters import COUNT_LIMIT
 from statemachine_fields.admin.graphs import draw_graph
-from statemachine_fields.admin.stuck import Stuck, find_stuck
+from statemachine_fields.admin.stuck import LEAST, Rule, Spared, Stuck, find_stuck
 from statemachine_fields.admin.wording import as_text, in_words, since, time_tag
 from statemachine_fields.db.durations import sorts_ids_by_time
 from statemachine_fields.drawing.svg import Marks
@@ -44,6 +44,17 @@ Move: TypeAlias = tuple[str, str]
 DAYS = "days"
 WINDOWS = (1, 7, 30, 90)
 USUAL = 7
+
+WHY_STUCK = {
+    Rule.SLOW: gettext_lazy("there for longer than %(time)s, within which 95 of 100 left"),
+    Rule.OLD: gettext_lazy("there for longer than %(time)s"),
+    Rule.TIMED_OUT: gettext_lazy("still there after their time-out of %(time)s"),
+    Rule.JAMMED: gettext_lazy("parked, or due for longer than %(time)s"),
+}
+SPARED = {
+    Spared.EXTERNAL: gettext_lazy("others move its rows, and it has no time-out"),
+    Spared.STAYS: gettext_lazy("fewer than half of its rows leave it"),
+}
 
 WORKER_APP = "statemachine_fields.worker"
 RUN_STATISTICS = "statemachine_worker.RunStatistics"
@@ -88,8 +99,7 @@ class StuckGroup:
     """The oldest rows of one state, and the way to all of them."""
 
     badge: str
-    limit: str
-    is_measured: bool
+    why: str
     rows: tuple[StuckRow, ...]
     more: str
     url: str
@@ -120,7 +130,7 @@ class MachinePage(MachineAdmin):
         durations = bound.durations(since=now - window, using=rows.db)
         moves = count_moves(bound, now - window, rows.db)
         limit: int = getattr(self, "count_limit", COUNT_LIMIT)
-        stuck = find_stuck(bound, rows, durations.states, window=window, now=now, count_limit=limit)
+        found = find_stuck(bound, rows, durations.states, moves, window=window, now=now, count_limit=limit)
         context = {
             "title": self.title_of(bound),
             "subtitle": pgettext("state machine", "Time"),
@@ -131,7 +141,9 @@ class MachinePage(MachineAdmin):
             "stays": self._stay_lines(bound, durations),
             "graph": self._weighted_graph(request, bound, moves, limit),
             "moves": self._move_lines(bound, moves, durations) if moves else [],
-            "stuck": [self._stuck_group(bound, found, limit) for found in stuck if found.rows],
+            "stuck": [self._stuck_group(bound, each, limit) for each in found.stuck if each.rows],
+            "spared": [(badge(bound, state, self.tones(bound)), SPARED[why]) for state, why in found.spared.items()],
+            "least": _short(LEAST),
             "list_url": self.page_url("changelist"),
             "statistics_url": self._statistics_url(request, bound),
             "media": self.media + Media(css={"all": ["statemachine_fields/machine.css"]}),
@@ -201,11 +213,12 @@ class MachinePage(MachineAdmin):
 
     def _stuck_group(self, bound: BoundMachine[Any], stuck: Stuck, limit: int) -> StuckGroup:
         status, changed_at = bound.names.status, bound.names.changed_at
-        filters = {f"{status}__exact": stuck.state, f"{changed_at}__lt": stuck.entered_before.isoformat()}
+        filters = {f"{status}__exact": stuck.state}
+        if stuck.rule is not Rule.JAMMED:
+            filters[f"{changed_at}__lt"] = stuck.entered_before.isoformat()
         return StuckGroup(
             badge=badge(bound, stuck.state, self.tones(bound)),
-            limit=_short(stuck.limit),
-            is_measured=stuck.is_measured,
+            why=WHY_STUCK[stuck.rule] % {"time": _short(stuck.limit)},
             rows=tuple(self._stuck_row(bound, row) for row in stuck.rows),
             more=shown(stuck.more, limit) if stuck.more else "",
             url=self._list_url(filters),
