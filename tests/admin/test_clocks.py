@@ -330,7 +330,18 @@ def test_too_many_rows_are_left_alone(admin_client, order, monkeypatch):
 def test_the_list_says_what_the_clock_says(admin_client, order):
     park(order)
 
-    assert "Parked: <b>The carrier</b> is busy." in text_of(admin_client.get(page(Order)))
+    content = admin_client.get(page(Order)).content.decode()
+
+    said = (
+        '<span title="&lt;b&gt;The carrier&lt;/b&gt; is busy.">Parked: &lt;b&gt;The carrier&lt;/b&gt; is busy.</span>'
+    )
+    assert said in content
+
+
+def test_the_list_cuts_a_long_error_short(admin_client, order):
+    set_clock(order, next_at=None, error="x" * 200)
+
+    assert f"Parked: {'x' * 29}…" in text_of(admin_client.get(page(Order)))
 
 
 def test_what_a_worker_did_is_told_in_the_story(admin_client, order, monkeypatch):

@@ -194,6 +194,16 @@ def test_the_form_of_the_state_that_the_row_is_in_now_has_what_was_typed(admin_c
     assert dossier.states.history.first().metadata["where"] == "in the cellar"
 
 
+def test_a_mere_yes_to_a_row_that_moved_meanwhile_is_not_asked_for_again(admin_client, dossier):
+    for state in ("LOST", "OPEN"):
+        Dossier.objects.get().states.transition_to(state, metadata={"actor": "Grace"})
+
+    response = press(admin_client, dossier, to="LOST", _confirm="1", note="")
+
+    assert response.redirect_chain == [(page(Dossier, "change", dossier.pk), 302)]
+    assert messages_of(response)[0].startswith("“Case 7” was not moved: Grace moved it to Open")
+
+
 def test_a_move_that_is_not_there_any_more_is_told_on_the_row(admin_client, dossier):
     Dossier.objects.get().states.transition_to("LOST", metadata={"actor": "Grace"})
 

@@ -26,7 +26,7 @@ def set_clocks(rows, **columns):
 def spared(response):
     """Return what is said of the states that are not looked at."""
     found = re.search(r'<p class="smf-quiet smf-spared">(.*?)</p>', response.content.decode(), re.DOTALL)
-    return " ".join(re.sub(r"<[^>]+>", " ", found.group(1)).split()) if found else ""
+    return " ".join(re.sub(r"<[^>]+>", "", found.group(1)).split()) if found else ""
 
 
 def declare(monkeypatch, model, state, **policy):
@@ -55,7 +55,7 @@ def test_an_external_state_without_a_time_out_is_spared(admin_client):
     response = look(admin_client)
 
     assert stuck(response) == {}
-    assert spared(response) == "Not looked at: Delivered others move its rows, and it has no time-out"
+    assert spared(response) == "Not looked at: Delivered (others move its rows, and it has no time-out)"
 
 
 def test_an_external_state_is_stuck_when_its_time_out_is_over_and_not_before(admin_client, monkeypatch):
@@ -82,7 +82,7 @@ def test_a_state_that_fewer_than_half_leave_is_spared(admin_client):
     response = look(admin_client, Dossier)
 
     assert stuck(response) == {}
-    assert "Lost fewer than half of its rows leave it" in spared(response)
+    assert "Lost (fewer than half of its rows leave it)" in spared(response)
 
 
 def test_a_state_that_half_of_them_leave_is_not(admin_client):
@@ -132,7 +132,7 @@ def test_a_state_that_nobody_leaves_is_spared(admin_client):
     response = look(admin_client, Dossier)
 
     assert stuck(response) == {}
-    assert "Lost fewer than half of its rows leave it" in spared(response)
+    assert "Lost (fewer than half of its rows leave it)" in spared(response)
 
 
 def test_moves_out_of_a_state_whose_stays_are_not_on_record_count(admin_client):
@@ -162,7 +162,7 @@ def test_a_state_with_a_handler_that_rows_stay_in_shows_what_is_parked_or_not_ru
 
     assert sorted(stuck(response)["Paid"]) == sorted(map(str, [parked, overdue]))
     assert "parked, or due for longer than 5 min" in words_of(response)
-    assert spared(response) == "Not looked at: Delivered others move its rows, and it has no time-out"
+    assert spared(response) == "Not looked at: Delivered (others move its rows, and it has no time-out)"
 
 
 def test_a_row_that_is_being_run_is_not_jammed(admin_client):

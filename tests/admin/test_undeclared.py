@@ -168,6 +168,7 @@ def test_the_clock_of_such_a_row_stands_still(admin_client):
 
     assert "Clock: Never: no worker takes rows of a state that is not declared" in words_of(response)
     assert 'name="verb"' not in response.content.decode()
+    assert 'declared">Never</span>' in admin_client.get(page(Order)).content.decode()
 
 
 # The page of the machine

@@ -1,5 +1,7 @@
 """The page of a row: what it shows, and how people move the row from there."""
 
+from dataclasses import replace
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
@@ -16,6 +18,7 @@ COUNT_SUBMITS = """() => {
     window.submits = 0;
     addEventListener("submit", event => { submits += !event.defaultPrevented; event.preventDefault() });
 }"""
+BACKGROUND = "element => getComputedStyle(element).backgroundColor"
 OUTLINE = "element => getComputedStyle(element).outlineStyle"
 
 
@@ -26,6 +29,15 @@ def records_of(row):
 @pytest.fixture
 def colleague(transactional_db):
     return get_user_model().objects.create_user("barbara")
+
+
+@pytest.fixture
+def dangerous(monkeypatch):
+    """To cancel an order is dangerous."""
+    graph = Order.states.graph
+    cancel = replace(graph.transition("PENDING", "CANCELLED"), danger=True)
+    details = {**graph.details, ("PENDING", "CANCELLED"): cancel}
+    monkeypatch.setattr(Order.states, "graph", replace(graph, details=details))
 
 
 @pytest.fixture
@@ -144,6 +156,38 @@ def test_question_is_asked_and_no_means_no(page, order):
     expect(badge(page)).to_have_text("Cancelled")
     [record] = records_of(order)
     assert record.metadata["note"] == "They called"
+
+
+def test_dangerous_move_is_red_and_enter_does_not_make_it(page, order, dangerous):
+    page.goto(row_page(order))
+    red = button(page, "Cancel").evaluate(BACKGROUND)
+    assert red != button(page, "Move to Paid").evaluate(BACKGROUND)
+    button(page, "Cancel").click()
+    assert button(page, "Yes, I’m sure").evaluate(BACKGROUND) == red
+
+    page.get_by_label("Note").fill("They called")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Note")).to_have_value("They called")
+    assert not records_of(order)
+
+    button(page, "Yes, I’m sure").click()
+    expect(badge(page)).to_have_text("Cancelled")
+
+
+def test_refused_form_keeps_what_was_typed(page, shipped):
+    page.goto(row_page(shipped))
+    button(page, TAKE_BACK).click()
+    page.get_by_label("Remark").fill("Torn, and wet")
+    Order.objects.filter(pk=shipped.pk).update(total=5)
+
+    button(page, TAKE_BACK).click()
+
+    expect(page.get_by_text("What costs less than 20 is not taken back.")).to_be_visible()
+    expect(page.get_by_label("Remark")).to_have_value("Torn, and wet")
+    Order.objects.filter(pk=shipped.pk).update(total=25)
+    button(page, TAKE_BACK).click()
+    expect(badge(page)).to_have_text("Returned")
+    assert records_of(shipped)[0].metadata["remark"] == "Torn, and wet"
 
 
 def test_form_of_a_move_is_corrected_in_place(page, shipped, monkeypatch):

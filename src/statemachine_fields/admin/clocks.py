@@ -121,7 +121,10 @@ def clock_line(bound: BoundMachine[Any], instance: models.Model) -> str | None:
     clock = _Columns(bound, instance)
     if clock.next_at is None and not clock.is_leased and not clock.is_parked:
         return None
-    return format_html('<span title="{}">{}</span>', clock.error, clock.summary()) if clock.error else clock.summary()
+    if clock.policy is None and not clock.is_leased:
+        return format_html('<span title="{}">{}</span>', clock.summary(), pgettext("state machine", "Never"))
+    line = clock.summary(longest_error=30)
+    return format_html('<span title="{}">{}</span>', clock.error, line) if clock.error else line
 
 
 class _Columns:
@@ -157,7 +160,7 @@ class _Columns:
     def is_parked(self) -> bool:
         return self.next_at is None and not self.is_leased and bool(self.error)
 
-    def summary(self) -> str:
+    def summary(self, longest_error: int = 80) -> str:
         if self.lease_expires_at is not None:
             if self.lease_expires_at <= timezone.now():
                 return _("Left by its worker")
@@ -165,7 +168,7 @@ class _Columns:
         if self.policy is None:
             return _("Never: no worker takes rows of a state that is not declared")
         if self.is_parked:
-            return _("Parked: %(why)s") % {"why": Truncator(" ".join(as_text(self.error).split())).chars(60)}
+            return _("Parked: %(why)s") % {"why": Truncator(" ".join(as_text(self.error).split())).chars(longest_error)}
         if self.upcoming is None:
             return _("Nothing is due")
         return time_tag(self.upcoming.at, in_future(self.bound, self.upcoming))

@@ -160,8 +160,13 @@ class RowMove:
 
     @property
     def is_answered(self) -> bool:
-        """Whether people have filled something in, which is lost if it is not shown again."""
+        """Whether people were asked something, or typed a note of themselves: then that is where they are told."""
         return "_confirm" in self.request.POST or bool(self.note)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether something would be lost if it were not shown again. A mere "yes" to a row that is another by now is not."""
+        return bool(self.note) or ("_confirm" in self.request.POST and self.form(filled_in=True).has_changed())
 
     def refused_form(self, reasons: list[str]) -> forms.BaseForm:
         """Return the form with what was filled in, and why the row was not moved."""

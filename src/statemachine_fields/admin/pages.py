@@ -185,9 +185,9 @@ class RowPages(MachineAdmin):
         return self._ask(request, again, again.refused_form(move.reasons(error)), is_refused=True)
 
     def _too_late(self, request: HttpRequest, move: RowMove) -> HttpResponse | None:
-        """Let people who filled something in decide anew about the row as it is now, if the move is still there."""
+        """Let people who typed something decide anew about the row as it is now, if the move is still there."""
         why = move.why_too_late()
-        if not (why and move.is_answered and move.is_possible and move.is_by_hand):
+        if not (why and move.is_typed and move.is_possible and move.is_by_hand):
             move.say_too_late()
             return None
         move.expected = getattr(move.instance, move.bound.names.sequence)
