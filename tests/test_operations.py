@@ -24,6 +24,7 @@ from statemachine_fields.operations import RenameState, _note_model
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.outcomes import Kind, Verdict
 from statemachine_fields.worker.writing import move_together
+from tests.scratch import ScratchProject
 from tests.together import together
 from tests.worker.rows import claim_one, columns_of, lane_of, let_lease_run_out, locked, not_mariadb, only_postgresql
 
@@ -619,3 +620,68 @@ class TestInMigrations:
         state = project().clone()
         RenameState("consignment", "PACKED", "BOXED").state_forwards("lab", state)
         assert state.models == project().models
+
+
+SHOP = """
+    from django.db import models
+    from statemachine_fields import StateMachine
+
+    class Order(models.Model):
+        states = StateMachine([("PENDING", "Pending"), ("PAID", "Paid")], "PENDING", {"PENDING": ["PAID"]})
+"""
+MIGRATION = """
+    from django.db import migrations
+    from statemachine_fields.operations import RenameState
+
+    class Migration(migrations.Migration):
+        dependencies = [("shop", "0001_initial")]
+        operations = [RenameState("order", "PAID", "SETTLED")]
+"""
+STATES = "from shop.models import Order, OrderStateTransition as T; print(Order.objects.get().status, T.objects.get().to_status)"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A project without workers, with an order that is paid, and a migration that is not applied."""
+    shop = ScratchProject(tmp_path_factory.mktemp("shop"))
+    shop.write("shop/models.py", SHOP)
+    shop.write("shop/migrations/__init__.py", "")
+    shop.manage("makemigrations", "shop")
+    shop.write("shop/migrations/0002_rename.py", MIGRATION)
+    shop.manage("migrate", "-v0", "shop", "0001")
+    shop.manage("shell", "-v0", "-c", "from shop.models import *; Order.objects.create().states.transition_to('PAID')")
+    return shop
+
+
+class TestInAProject:
+    def states(self, shop):
+        return shop.manage("shell", "-v0", "-c", STATES).strip()
+
+    def test_migrate_renames_and_back(self, shop):
+        assert "    Rename state PAID to SETTLED in status of order\n" in shop.manage("migrate", "--plan")
+        shop.manage("migrate", "-v0", "shop")
+        assert self.states(shop) == "SETTLED SETTLED"
+        shop.manage("migrate", "-v0", "shop", "0001")
+        assert self.states(shop) == "PAID PAID"
+        assert shop.manage("makemigrations", "--check", "--dry-run") == "No changes detected\n"
+
+    def test_sqlmigrate_says_that_it_cannot_be_written(self, shop):
+        text = shop.manage("sqlmigrate", "shop", "0002")
+        assert (
+            "-- Rename state PAID to SETTLED in status of order\n--\n-- THIS OPERATION CANNOT BE WRITTEN AS SQL" in text
+        )
+        assert self.states(shop) == "PAID PAID"
+
+    def test_fake_renames_nothing(self, shop):
+        shop.manage("migrate", "-v0", "--fake", "shop")
+        assert self.states(shop) == "PAID PAID"
+        shop.manage("migrate", "-v0", "--fake", "shop", "0001")
+
+    def test_it_survives_squashing(self, shop):
+        shop.manage("squashmigrations", "--noinput", "--no-header", "-v0", "shop", "0002")
+        text = shop.read("shop/migrations/*squashed*.py")
+        assert "import statemachine_fields.operations" in text
+        assert "statemachine_fields.operations.RenameState(" in text
+        shop.manage("showmigrations", "shop")  # it can be imported
+        for path in (shop.root / "shop/migrations").glob("*squashed*"):
+            path.unlink()

@@ -83,7 +83,7 @@ class RenameState(Operation):
         self.target_in_use = target_in_use
         self.batch_size = batch_size
         self.wait = seconds_of(wait, "wait") or 0.0
-        self.elidable = elidable
+        self.elidable = elidable  # type: ignore[misc]  # as operations of Django's own do
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         options = {

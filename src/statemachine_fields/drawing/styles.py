@@ -35,7 +35,6 @@ RULES = """\
 .smf-graph .smf-inner { fill: none; stroke-width: 1px; }
 .smf-graph .smf-state text { fill: var(--smf-text); font-weight: 600; }
 .smf-graph .smf-state .smf-note { font-size: 12px; font-weight: 400; font-variant-numeric: tabular-nums; }
-.smf-graph .smf-retired .smf-box { fill: var(--smf-canvas); }
 .smf-graph .smf-line { fill: none; stroke: var(--smf-edge); }
 .smf-graph .smf-head, .smf-graph .smf-dot { fill: var(--smf-edge); stroke: none; }
 .smf-graph .smf-label { font-size: 11px; }

@@ -245,8 +245,6 @@ class _Drawing:
             classes.append("smf-faded")
         if self.graph.is_terminal(state):
             classes.append("smf-terminal")
-        if self.graph.states[state].retired:
-            classes.append("smf-retired")
         says = quote(self.names[state] + (f": {self.notes[state]}" if state in self.notes else ""))
         shapes = "".join(self._box(state, box))
         group = f'<g class="{" ".join(classes)}" data-state="{quote(state)}"><title>{says}</title>{shapes}</g>'

@@ -24,7 +24,7 @@ def rename_statistics(machine: str, old: str, new: str, using: str) -> None:
     with connection.cursor() as cursor:
         if RunStatistics._meta.db_table not in connection.introspection.table_names(cursor):
             return
-    of_machine = models.QuerySet(RunStatistics, using=using).filter(machine=machine)
+    of_machine: models.QuerySet[Any] = models.QuerySet(RunStatistics, using=using).filter(machine=machine)
     for period in list(of_machine.filter(state=old).values_list("period", flat=True)):
         _try_to_add(of_machine.filter(period=period), old, new, connection)
 
