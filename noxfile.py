@@ -5,6 +5,7 @@ nox -s "tests(py3.13-django6.1)"        one pair
 nox -s tests -- tests/machine -x       with arguments for pytest
 nox -s mariadb                         the suite on MariaDB
 nox -s ways_in                         the pages for coming from other packages, with those packages
+nox -s admin                           the admin in a browser, beside other packages and in other themes
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ PAIRS = [
 
 #: What workers do under fault depends on processes, signals and PostgreSQL: `dev.py test` shows it once for all pairs.
 WHOLE_SUITE = ["-n", "2", "--dist", "loadgroup", "--ignore=tests/faults"]
+
+#: What the admin is tried beside, and the versions that the documentation speaks of.
+NEIGHBOURS = [
+    "django-import-export~=4.4",
+    "django-jazzmin~=3.0.5",
+    "django-reversion~=6.4",
+    "django-simple-history~=3.13",
+    "django-unfold~=0.91.0",
+]
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -62,6 +72,16 @@ def tests(session: nox.Session, django: str) -> None:
     only = os.environ.get("SMF_DB")
     for database in [only] if only else ["postgresql", "sqlite"]:
         session.run("pytest", *(session.posargs or WHOLE_SUITE), env={"SMF_DB": database})
+
+
+@nox.session
+@nox.parametrize(("python", "django"), [PAIRS[0], PAIRS[-1]], ids=["oldest", "newest"])
+def admin(session: nox.Session, django: str) -> None:
+    """Try the admin beside other packages, and in other themes. Their own warnings are not ours to mend."""
+    session.install("-e", ".[test]", f"Django~={django}.0", *NEIGHBOURS)
+    for installed in ("packages", "unfold", "jazzmin"):
+        environment = {"SMF_DB": "sqlite", "SMF_ADMIN": installed}
+        session.run("pytest", "-W", "default", "tests/browser/test_neighbours.py", *session.posargs, env=environment)
 
 
 @nox.session

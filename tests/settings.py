@@ -56,6 +56,15 @@ def sqlite_databases() -> dict[str, dict[str, Any]]:
     return entries
 
 
+#: What the admin has beside us, for tests/browser/test_neighbours.py: nothing, or the packages, and perhaps a theme.
+SMF_ADMIN = os.environ.get("SMF_ADMIN", "")
+if SMF_ADMIN:
+    INSTALLED_APPS += ["neighbours", "import_export", "reversion", "simple_history"]  # noqa: F405
+if SMF_ADMIN in ("jazzmin", "unfold"):
+    INSTALLED_APPS.insert(0, SMF_ADMIN)
+MIGRATION_MODULES = {"neighbours": None}
+JAZZMIN_SETTINGS = {"use_google_fonts_cdn": False}
+
 DATABASES = databases()
 DEBUG = False
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -7,45 +7,9 @@ import pytest
 
 from shop.models import Order
 from tests.browser.chromium import expect
+from tests.browser.looks import CONTRASTS, READABLE, faint_texts, sideways_scrolls
 from tests.browser.orders import TAKE_BACK, make_history
 from tests.browser.pages import address, badge, button, choose, row_page
-
-#: The ratio that texts of this size need (WCAG 2.2, 1.4.3).
-READABLE = 4.5
-
-#: Ratios of text to what is behind it: of our badges and other texts, and of the names in the graph to their boxes.
-CONTRASTS = """async () => {
-    await Promise.all(document.getAnimations().map(animation => animation.finished));
-    const parse = color => color.match(/[0-9.]+/g).map(Number);
-    const luminance = color => {
-        const [r, g, b] = parse(color).map(part => part / 255).map(
-            part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4
-        );
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const ratio = (one, other) => {
-        const [dark, bright] = [luminance(one), luminance(other)].sort((a, b) => a - b);
-        return (bright + 0.05) / (dark + 0.05);
-    };
-    const behind = element => {
-        const [r, g, b, alpha = 1] = parse(getComputedStyle(element).backgroundColor);
-        return alpha > 0 || !element.parentElement ? `rgb(${r}, ${g}, ${b})` : behind(element.parentElement);
-    };
-    const texts = [...document.querySelectorAll(
-        ".smf-badge, .smf-quiet, .smf-why, .smf-preview *, .smf-panel *"
-    )].filter(
-        element => element.checkVisibility() && !element.closest("svg")
-            && [...element.childNodes].some(node => node.nodeType === Node.TEXT_NODE && node.data.trim())
-    ).map(element => [
-        `${element.tagName} ${element.className} ${element.textContent.trim().slice(0, 40)}`,
-        ratio(getComputedStyle(element).color, behind(element))
-    ]);
-    const names = [...document.querySelectorAll(".smf-graph .smf-state text")].map(text => [
-        `graph ${text.textContent}`,
-        ratio(getComputedStyle(text).fill, getComputedStyle(text.parentElement.querySelector(".smf-box")).fill)
-    ]);
-    return [...texts, ...names];
-}"""
 
 
 @pytest.fixture
@@ -91,22 +55,6 @@ def open_machine(page, row):
 
 
 # What is wrong with one
-
-
-def faint_texts(page):
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        for text, ratio in page.evaluate(CONTRASTS):
-            if ratio < READABLE:
-                yield f"cannot be read in {scheme}, at {ratio:.1f}: {text}"
-
-
-def sideways_scrolls(page):
-    for width in (1280, 1024, 390):
-        page.set_viewport_size({"width": width, "height": 800})
-        excess = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        if excess > 0:
-            yield f"at {width} pixels it is {excess} too wide"
 
 
 def nameless_parts(page):

@@ -104,7 +104,7 @@ class MachineAdmin(ModelAdmin):
 
     @property
     def media(self) -> Media:
-        styles = ["statemachine_fields/graph.css", "statemachine_fields/admin.css"]
+        styles = [f"statemachine_fields/{name}.css" for name in ("graph", "admin", "themes")]
         return super().media + Media(css={"all": styles}, js=["statemachine_fields/admin.js"])
 
     # Addresses

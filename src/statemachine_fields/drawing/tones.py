@@ -78,7 +78,8 @@ def tone_css(*, standalone: bool = False) -> str:
     """Return the CSS of all tones: an element of class `smf-tone-blue` has `--smf-fill`, `--smf-text` and `--smf-line`.
 
     The colours are variables too, such as `--smf-blue-fill`, for a page that wants others. Pages of Django's admin are
-    dark where `data-theme` says so, or else where the browser does; a file that stands alone asks the browser only.
+    dark where they say so, each theme in its way, or else where the browser does; a file that stands alone asks the
+    browser only.
     """
     parts = [themed(_variables(LIGHT), _variables(DARK), standalone=standalone)]
     for tone in TONES:
@@ -87,14 +88,19 @@ def tone_css(*, standalone: bool = False) -> str:
     return "".join(parts)
 
 
+#: How the admin says that a page is light or dark whatever the browser wants: its own, Jazzmin's, and Unfold's way.
+SAYS_LIGHT = 'html[data-theme="light"],\nhtml[data-bs-theme="light"],\nhtml[x-bind="themeBindings"]'
+SAYS_DARK = 'html[data-theme="dark"],\nhtml[data-bs-theme="dark"],\nhtml[x-bind="themeBindings"].dark'
+
+
 def themed(light: list[str], dark: list[str], *, standalone: bool) -> str:
     """Return the CSS that sets variables in light and in dark, in the way of Django's admin or of a file of its own."""
     rules = [
-        _rule(":root" if standalone else 'html[data-theme="light"],\n:root', light),
+        _rule(":root" if standalone else f"{SAYS_LIGHT},\n:root", light),
         "@media (prefers-color-scheme: dark) {\n" + _rule(":root", dark, indent="  ") + "}\n",
     ]
     if not standalone:
-        rules.append(_rule('html[data-theme="dark"]', dark))
+        rules.append(_rule(SAYS_DARK, dark))
     return "".join(rules)
 
 
