@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 from django.utils import translation
 
-from lab.models import Invoice, Ticket
+from lab.models import Chore, Invoice, Ticket
 from shop.models import Order
 from statemachine_fields.management.commands.statemachine_graph import Command
 
@@ -53,6 +53,22 @@ def headings(drawing):
 @pytest.mark.parametrize("kind", ["mermaid", "dot", "markdown", "svg"])
 def test_one_machine_is_the_bare_diagram(kind):
     assert run("lab.Invoice.payment", "--format", kind) == Invoice.payment.diagram(kind)
+
+
+def test_details_are_shown_when_asked_for():
+    assert run("lab.Chore", "--details") == Chore.states.diagram(details=True)
+    both = run("lab.Chore", "lab.Ticking", "--details")
+    assert "    FRESH --> STALE: after 1 minute\n" in both
+    assert "    NEW --> FAILED: after 3 tries\n" in both
+
+
+def test_a_file_with_details_is_compared_with_details(tmp_path):
+    path = tmp_path / "states.md"
+    run("lab.Chore", "--details", output=str(path))
+    assert "up to date" in run("lab.Chore", "--details", check=str(path))
+    path.write_text("")
+    with pytest.raises(CommandError, match="statemachine_graph lab.Chore --details --output"):
+        run("lab.Chore", "--details", check=str(path))
 
 
 def test_several_machines_are_markdown_with_a_mermaid_block_each():

@@ -48,6 +48,11 @@ class Marks:
     links: Mapping[str, str] = field(default_factory=dict)
     #: How often each move was made: the width of its line, and the number beside it.
     weights: Mapping[Move, int] = field(default_factory=dict)
+    #: Further lines in a state's box, and words beside a move after its own label.
+    lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    says: Mapping[Move, str] = field(default_factory=dict)
+    #: Moves that are drawn dashed, as forced ones are.
+    dashed: Collection[Move] = ()
     #: Tones of states, as for `tones_of()`.
     tones: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,7 +81,7 @@ class _Drawing:
         self.graph, self.marks, self.title, self.embedded = graph, marks, title, embedded
         self.names = labels_of(graph)
         self.tones = tones_of(graph, marks.tones)
-        self.notes = {state: note for state in graph.states if (note := one_line(str(marks.notes.get(state, ""))))}
+        self.notes = {state: notes for state in graph.states if (notes := self._notes_of(state))}
         self.path = {move for move in marks.path if move[0] in graph and move[1] in graph}
         self.current = marks.current if marks.current in graph else None
         self.visited = {self.current, *(state for move in self.path for state in move)}
@@ -89,9 +94,18 @@ class _Drawing:
         self.layout = self._lay_out(page - 2 * MARGIN)
         self.drawn: set[tuple[tuple[str, float], Sequence[Point]]] = set()
 
+    def _notes_of(self, state: str) -> list[str]:
+        given = [self.marks.notes.get(state, ""), *self.marks.lines.get(state, ())]
+        return [note for each in given if (note := one_line(str(each)))]
+
     def _label(self, move: Move) -> str:
         count = self.marks.weights.get(move)
-        parts = [label_of_move(self.graph, *move), "" if count is None else number_format(count, force_grouping=True)]
+        said = one_line(self.marks.says.get(move, ""))
+        parts = [
+            label_of_move(self.graph, *move),
+            said,
+            "" if count is None else number_format(count, force_grouping=True),
+        ]
         return " · ".join(filter(None, parts))
 
     def _lay_out(self, page: float) -> Layout:
@@ -99,8 +113,8 @@ class _Drawing:
         for state, lines in self.lines.items():
             widths = [width_of(words, NAME * BOLD) for words in lines]
             height = LINE * len(lines)
-            if state in self.notes:
-                widths.append(width_of(self._note(state), NOTE))
+            for note in self._shown_notes(state):
+                widths.append(width_of(note, NOTE))
                 height += NOTE_LINE
             boxes[state] = Size(max(NARROWEST, max(widths) + 2 * PADDING.width), height + 2 * PADDING.height)
         moves = {
@@ -109,8 +123,8 @@ class _Drawing:
         }
         return arrange(boxes, moves, self.graph.initial, page=page)
 
-    def _note(self, state: str) -> str:
-        return shorten(self.notes[state], NOTE, WIDEST)
+    def _shown_notes(self, state: str) -> list[str]:
+        return [shorten(note, NOTE, WIDEST) for note in self.notes.get(state, ())]
 
     def text(self) -> str:
         top = MARGIN + (HEADING if self.title and not self.embedded else 0)
@@ -200,7 +214,7 @@ class _Drawing:
             classes, colour = ["smf-edge", "smf-faded"], "faint"
         elif move in self.path:
             classes, colour = ["smf-edge", "smf-taken"], "strong"
-        if not self.graph.allows(*move):
+        if not self.graph.allows(*move) or move in self.marks.dashed:
             classes.append("smf-forced")
         says = ": ".join(filter(None, (self._name(move), self.labels.get(move))))
         ends = f'data-from="{quote(move[0])}" data-to="{quote(move[1])}"'
@@ -245,7 +259,7 @@ class _Drawing:
             classes.append("smf-faded")
         if self.graph.is_terminal(state):
             classes.append("smf-terminal")
-        says = quote(self.names[state] + (f": {self.notes[state]}" if state in self.notes else ""))
+        says = quote(self.names[state] + (f": {', '.join(self.notes[state])}" if state in self.notes else ""))
         shapes = "".join(self._box(state, box))
         group = f'<g class="{" ".join(classes)}" data-state="{quote(state)}"><title>{says}</title>{shapes}</g>'
         link = self.marks.links.get(state)
@@ -261,8 +275,7 @@ class _Drawing:
         if self.graph.is_terminal(state):
             yield rectangle("smf-inner", box, -3.5, self._paint(tone, fill="none", stroke="line"))
         lines = [("smf-name", LINE, NAME, words) for words in self.lines[state]]
-        if state in self.notes:
-            lines.append(("smf-note", NOTE_LINE, NOTE, self._note(state)))
+        lines += [("smf-note", NOTE_LINE, NOTE, note) for note in self._shown_notes(state)]
         x, y = box.x + box.width / 2, box.y + (box.height - sum(height for _kind, height, _size, _words in lines)) / 2
         for kind, height, size, words in lines:
             place = f'x="{number(x)}" y="{number(y + (height + size * 0.72) / 2)}"'

@@ -16,6 +16,7 @@ from django.db.models.base import ModelState
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.columns import Raised, Settle, Written
 from statemachine_fields.db.dialect import ClockNames, Shape, Table
+from statemachine_fields.drawing.details import NO_DETAILS, details_of
 from statemachine_fields.exceptions import InvalidStateTransition, RetiredState, UnrecordedStatusChange
 from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
@@ -121,9 +122,12 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         """Return a state's label in the active language, or the value itself if it is no longer declared."""
         return str(self.graph.states[state].label) if state in self.graph else state
 
-    def diagram(self, format: str = "mermaid") -> str:
-        """Return a drawing of the machine: `mermaid`, `dot`, `markdown` or `svg`, labels in the active language."""
-        return draw(self.graph, format, title=str(self))
+    def diagram(self, format: str = "mermaid", *, details: bool = False) -> str:
+        """Return a drawing of the machine: `mermaid`, `dot`, `markdown` or `svg`, labels in the active language.
+
+        :param details: also say what happens by itself: handlers, guards, time-outs, failures, deletion.
+        """
+        return draw(self.graph, format, title=str(self), details=details_of(self) if details else NO_DETAILS)
 
     def key_of(self, instance: models.Model) -> Any:
         """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""

@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Iterable
 
+from statemachine_fields.drawing.details import NO_DETAILS, Details
 from statemachine_fields.drawing.labels import label_of, label_of_move, labels_of, one_line, visible
-from statemachine_fields.drawing.svg import draw_svg
+from statemachine_fields.drawing.svg import Marks, draw_svg
 from statemachine_fields.machine.graph import StateGraph
 
 # What Mermaid and DOT both take for a name as it stands. Not so the words of their grammars, the names that Mermaid
@@ -33,20 +34,27 @@ MARKUP = re.compile(
 )
 
 
-def draw(graph: StateGraph, format: str = "mermaid", title: str = "") -> str:
+def draw(graph: StateGraph, format: str = "mermaid", title: str = "", details: Details = NO_DETAILS) -> str:
     """Return the graph as text that ends with one newline, labels in the active language.
 
     :param format: `mermaid`, `dot`, `markdown` or `svg`; anything else raises ValueError.
     :param title: what to write above it; nothing if empty.
+    :param details: what to say of states and moves beyond their labels.
 
     The same graph gives the same text. No value or label, whatever is in it, changes the structure of the drawing.
     """
     if format not in RENDERERS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}.")
-    return "\n".join(RENDERERS[format](graph, one_line(title))) + "\n"
+    return "\n".join(RENDERERS[format](graph, one_line(title), details)) + "\n"
 
 
-def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
+def _label(graph: StateGraph, source: str, target: str, details: Details) -> str:
+    """Return all that is said of a move."""
+    said = details.moves.get((source, target), ())
+    return ", ".join(filter(None, (label_of_move(graph, source, target), *map(one_line, said))))
+
+
+def _mermaid(graph: StateGraph, title: str, details: Details) -> Iterable[str]:
     if title:
         # A JSON string is a YAML string. Mermaid looks for tags before it reads the YAML.
         yield from ("---", f"title: {json.dumps(title, ensure_ascii=False)}".replace("<", "\\u003c"), "---")
@@ -54,10 +62,12 @@ def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
     ids = _ids(graph)
     for value, label in labels_of(graph).items():
         yield f'    state "{_escape(label, "#")}" as {ids[value]}'
+        for said in details.states.get(value, ()):
+            yield f"    {ids[value]}: {_escape(one_line(said), '#')}"
     yield f"    [*] --> {ids[graph.initial]}"
     for source in graph.states:
         for target in graph.targets(source):
-            label = label_of_move(graph, source, target)
+            label = _label(graph, source, target, details)
             yield f"    {ids[source]} --> {ids[target]}" + (f": {_escape(label, '#')}" if label else "")
         if graph.is_terminal(source):
             yield f"    {ids[source]} --> [*]"
@@ -66,7 +76,7 @@ def _mermaid(graph: StateGraph, title: str) -> Iterable[str]:
         yield f"    class {','.join(ids[state] for state in graph.retired_states)} retired"
 
 
-def _dot(graph: StateGraph, title: str) -> Iterable[str]:
+def _dot(graph: StateGraph, title: str, details: Details) -> Iterable[str]:
     yield f"digraph {_quoted(title)} {{" if title else "digraph {"
     if title:
         yield f'    graph [label={_quoted(title)}, labelloc=t, fontname="sans-serif"];'
@@ -77,29 +87,48 @@ def _dot(graph: StateGraph, title: str) -> Iterable[str]:
         border = ", peripheries=2" if graph.is_terminal(value) else ""
         if graph.states[value].retired:
             border += ', style="rounded,dashed", color=gray50, fontcolor=gray40'
-        yield f"    {ids[value]} [label={_quoted(label)}{border}];"
+        said = [label, *map(one_line, details.states.get(value, ()))]
+        yield f"    {ids[value]} [label={_quoted(*said)}{border}];"
     yield f"    _start -> {ids[graph.initial]};"
     for source in graph.states:
         for target in graph.targets(source):
-            label = label_of_move(graph, source, target)
-            text = f' [label={_quoted(label)}, fontname="sans-serif", fontsize=10]' if label else ""
-            yield f"    {ids[source]} -> {ids[target]}{text};"
+            label = _label(graph, source, target, details)
+            looks = [f'label={_quoted(label)}, fontname="sans-serif", fontsize=10'] if label else []
+            looks += ["style=dashed"] if (source, target) in details.errors else []
+            look = f" [{', '.join(looks)}]" if looks else ""
+            yield f"    {ids[source]} -> {ids[target]}{look};"
     yield "}"
 
 
-def _markdown(graph: StateGraph, title: str) -> Iterable[str]:
+def _markdown(graph: StateGraph, title: str, details: Details) -> Iterable[str]:
     if title:
         yield from (f"## {_code(title)}", "")
-    yield from ("| State | Label | Moves to |", "| --- | --- | --- |")
+    rows = list(_markdown_rows(graph, details))
+    if details is NO_DETAILS:
+        rows = [row[:3] for row in rows]
+    for number, row in enumerate(rows):
+        yield f"| {' | '.join(row)} |"
+        if not number:
+            yield f"| {' | '.join(['---'] * len(row))} |"
+
+
+def _markdown_rows(graph: StateGraph, details: Details) -> Iterable[tuple[str, ...]]:
+    yield "State", "Label", "Moves to", "What happens in it"
     for value, state in graph.states.items():
         name = _code(visible(value)) + (" (initial)" if value == graph.initial else "")
         name += " (retired)" if state.retired else ""
-        targets = ", ".join(_code(visible(target)) for target in graph.targets(value))
-        yield f"| {name} | {_escape(label_of(state), '&#')} | {targets or 'nothing (terminal)'} |"
+        targets = []
+        for target in graph.targets(value):
+            said = "; ".join(_escape(one_line(each), "&#") for each in details.moves.get((value, target), ()))
+            targets.append(_code(visible(target)) + (f" ({said})" if said else ""))
+        happens = "; ".join(_escape(one_line(each), "&#") for each in details.states.get(value, ()))
+        yield name, _escape(label_of(state), "&#"), ", ".join(targets) or "nothing (terminal)", happens or "nothing"
 
 
-def _svg(graph: StateGraph, title: str) -> Iterable[str]:
-    yield draw_svg(graph, title=title).rstrip("\n")
+def _svg(graph: StateGraph, title: str, details: Details) -> Iterable[str]:
+    says = {move: ", ".join(said) for move, said in details.moves.items()}
+    marks = Marks(lines=details.states, says=says, dashed=details.errors)
+    yield draw_svg(graph, marks, title=title).rstrip("\n")
 
 
 RENDERERS = {"mermaid": _mermaid, "dot": _dot, "markdown": _markdown, "svg": _svg}
@@ -117,9 +146,10 @@ def _ids(graph: StateGraph) -> dict[str, str]:
     return ids
 
 
-def _quoted(text: str) -> str:
+def _quoted(*lines: str) -> str:
     # Graphviz reads HTML entities in every string.
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") + '"'
+    escaped = [text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for text in lines]
+    return '"' + "\\n".join(escaped) + '"'
 
 
 def _code(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from django.utils import translation
 
+from statemachine_fields.drawing.details import NO_DETAILS, details_of
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.diagram import FORMATS, draw
 from statemachine_fields.management.machines import find
@@ -48,17 +49,23 @@ class Command(BaseCommand):
             default="mermaid",
             help="Default: mermaid. One machine is the bare diagram; several are Markdown with a block each, and no SVG.",
         )
+        parser.add_argument(
+            "--details",
+            action="store_true",
+            help="Also show what happens by itself: handlers, guards, time-outs, failures, deletion.",
+        )
         parser.add_argument("--output", metavar="FILE", help="Write to this file.")
         parser.add_argument("--check", metavar="FILE", help="Compare with this file, and exit with 1 if it differs.")
 
-    def handle(self, *, labels: list[str], format: str, output: str, check: str, **options: Any) -> None:
+    def handle(self, *, labels: list[str], format: str, details: bool, output: str, check: str, **options: Any) -> None:
         if output and check:
             raise CommandError("--output writes the file and --check only reads it. Give one of the two.")
         with translation.override(None):
             translation.deactivate()  # leaves LANGUAGE_CODE, so the drawing does not depend on who calls
-            drawing = draw_all(find(labels), format)
+            drawing = draw_all(find(labels), format, details)
         if check:
-            self._compare(Path(check), drawing, [*labels, *([] if format == "mermaid" else ["--format", format])])
+            kind = [] if format == "mermaid" else ["--format", format]
+            self._compare(Path(check), drawing, [*labels, *kind, *(["--details"] if details else [])])
         elif output:
             try:
                 Path(output).write_text(drawing, encoding="utf-8", newline="\n")
@@ -87,10 +94,13 @@ class Command(BaseCommand):
         )
 
 
-def draw_all(machines: list[BoundMachine[Any]], format: str) -> str:
+def draw_all(machines: list[BoundMachine[Any]], format: str, details: bool = False) -> str:
     """Return one machine as its bare diagram, and several as one document."""
     if len(machines) > 1 and format == "svg":
         raise CommandError(f"An SVG shows one machine. Name one of: {', '.join(map(str, machines))}.")
     if len(machines) > 1 and format == "mermaid":
-        return "\n".join(f"## `{machine}`\n\n```mermaid\n{draw(machine.graph)}```\n" for machine in machines)
-    return "\n".join(machine.diagram(format) for machine in machines)
+        drawings = {
+            machine: draw(machine.graph, details=details_of(machine) if details else NO_DETAILS) for machine in machines
+        }
+        return "\n".join(f"## `{machine}`\n\n```mermaid\n{drawing}```\n" for machine, drawing in drawings.items())
+    return "\n".join(machine.diagram(format, details=details) for machine in machines)

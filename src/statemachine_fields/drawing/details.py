@@ -1,0 +1,91 @@
+"""What a machine does by itself, in words for a drawing: time-outs, retries, handlers, guards, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from statemachine_fields.drawing.ranks import Move
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+
+UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What to say of states and of moves, beyond their labels."""
+
+    states: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    moves: Mapping[Move, tuple[str, ...]] = field(default_factory=dict)
+    #: Moves of rows that have failed.
+    errors: frozenset[Move] = frozenset()
+
+
+NO_DETAILS = Details()
+
+
+def details_of(bound: BoundMachine[Any]) -> Details:
+    """Return what is declared of a machine besides its states and moves."""
+    graph = bound.graph
+    states = {state: said for state in graph.states if (said := tuple(_of_state(bound, state)))}
+    moves = {
+        (source, target): said
+        for source in graph.states
+        for target in graph.targets(source)
+        if (said := tuple(_of_move(bound, source, target)))
+    }
+    errors = frozenset((source, state.error_to) for source, state in graph.states.items() if state.error_to)
+    return Details(
+        states, moves, errors & {(source, target) for source in graph.states for target in graph.targets(source)}
+    )
+
+
+def _of_state(bound: BoundMachine[Any], state: str) -> list[str]:
+    clock, declared, said = bound.clocks.get(state), bound.graph.states[state], []
+    if clock is not None and clock.handler is not None:
+        wait = f" after {spoken(clock.start_after)}" if clock.start_after else ""
+        said.append(f"{clock.handler.name}(){wait}")
+    if declared.external:
+        said.append("moved by others")
+    if clock is not None and clock.max_attempts is not None and clock.error_to is None:
+        said.append(f"parked after {_tries(clock.max_attempts)}")
+    if clock is not None and clock.delete_after is not None:
+        said.append(f"deleted after {spoken(clock.delete_after)}")
+    return said
+
+
+def _of_move(bound: BoundMachine[Any], source: str, target: str) -> list[str]:
+    clock, said = bound.clocks.get(source), []
+    if clock is not None and clock.timeout_to == target and clock.timeout_after is not None:
+        said.append(f"after {spoken(clock.timeout_after)}")
+    if clock is not None and clock.error_to == target:
+        said.append(
+            "if its worker dies again and again"
+            if clock.max_attempts is None
+            else f"after {_tries(clock.max_attempts)}"
+        )
+    guards = [f"{name}()" for name, to in bound.guards.items() if to is None or target in to]
+    if guards:
+        said.append(f"if {' and '.join(guards)}")
+    return said
+
+
+def _tries(number: int) -> str:
+    return "1 try" if number == 1 else f"{number} tries"
+
+
+def spoken(seconds: float) -> str:
+    """Return a duration as people say it, and whole: `14 days`, `1 hour 30 minutes`, `90 seconds`, `0.5 seconds`."""
+    if seconds < 120 and seconds % 60:
+        return f"{seconds:g} second{'' if seconds == 1 else 's'}"
+    parts, rest = [], seconds
+    for size, name in UNITS:
+        whole, rest = divmod(rest, size)
+        if whole:
+            parts.append(f"{whole:.0f} {name}{'' if whole == 1 else 's'}")
+    if rest or not parts:
+        parts.append(f"{round(rest, 6):g} second{'' if rest == 1 else 's'}")
+    return " ".join(parts)
