@@ -44,12 +44,6 @@ DELIBERATE = {
     ("statemachine_fields.W001", "lab.Lot"),
     ("statemachine_fields.W102", "lab.ByOtherWorker"),
     ("statemachine_fields.W102", "lab.ByWorker"),
-    ("statemachine_fields.W104", "lab.HeardStunt"),
-    ("statemachine_fields.W104", "lab.SavedStunt"),
-    ("statemachine_fields.W104", "lab.Folder"),
-    ("statemachine_fields.W104", "lab.Noted"),
-    ("statemachine_fields.W104", "lab.Paper"),
-    ("statemachine_fields.W104", "lab.Ticking"),
 }
 
 

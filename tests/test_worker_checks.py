@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from django.core import checks
 from django.db import connection, models
@@ -155,11 +157,42 @@ class TestRowByRow:
         post_save.connect(receiver, sender=Chore)
         post_transition.connect(receiver, sender=Chore)
         try:
-            both = "receivers of pre_save or post_save and receivers of signals of transitions"
+            name = f"{__name__}.TestRowByRow.test_because_of_receivers.<locals>.receiver"
+            both = f"receivers of pre_save or post_save ({name}) and receivers of signals of transitions ({name})"
             assert self.reasons() == self.expected(both)
         finally:
             post_save.disconnect(receiver, sender=Chore)
             post_transition.disconnect(receiver, sender=Chore)
+
+    def test_each_receiver_is_named_by_where_it_is_found(self):
+        class Ears:
+            def hear(self, **kwargs):
+                pass
+
+            def __call__(self, **kwargs):
+                pass
+
+        async def later(**kwargs):
+            pass
+
+        ears = Ears()
+        heard = [ears.hear, ears, functools.partial(ears.hear), later]
+        own = f"{__name__}.TestRowByRow.test_each_receiver_is_named_by_where_it_is_found.<locals>"
+        names = [f"{own}.Ears.hear", f"{own}.Ears", f"{own}.later"]
+        for each in heard:
+            post_transition.connect(each, sender=Chore)
+        try:
+            assert self.reasons() == self.expected(f"receivers of signals of transitions ({', '.join(names)})")
+        finally:
+            for each in heard:
+                post_transition.disconnect(each, sender=Chore)
+
+    def test_only_who_checks_for_deployment_is_told(self):
+        messages = worker_checks.check_row_by_row(None)
+        assert "lab.Ticking" in {message.obj._meta.label for message in messages if message.id.endswith("W104")}
+        assert worker_checks.check_row_by_row not in checks.registry.registry.get_checks()
+        assert worker_checks.check_row_by_row in checks.registry.registry.get_checks(include_deployment_checks=True)
+        assert not [each for each in our_checks.check_machines(None) if each.id.endswith("W104")]
 
     def test_not_where_there_is_no_audit_model(self):
         class OrderStateTransition(models.Model):

@@ -25,6 +25,14 @@ def check_one_process(app_configs: Sequence[AppConfig] | None, **kwargs: Any) ->
     return list(one_process_only(timed_machines(app_configs)))
 
 
+# Signals are there to be used, and moves that are written one by one are as correct. How fast they are matters in
+# production.
+@checks.register(checks.Tags.models, deploy=True)
+def check_row_by_row(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that workers can write the moves of many rows together."""
+    return [each for bound in timed_machines(app_configs) for each in committed_row_by_row(bound)]
+
+
 def timed_machines(app_configs: Sequence[AppConfig] | None) -> list[BoundMachine[Any]]:
     models_of = [config.get_models() for config in app_configs or apps.get_app_configs()]
     machines = [its for models_ in models_of for model in models_ for its in machines_of(model).values()]
@@ -40,7 +48,6 @@ def check_timed(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
     yield from states_that_nothing_moves(bound)
     yield from retry_after_not_given(bound)
     yield from options_without_a_handler(bound)
-    yield from committed_row_by_row(bound)
     yield from no_worker_for_the_database(bound)
 
 

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
 
 
+#: What is sent when an instance is saved, and when a row is moved.
+SAVED = (pre_save, post_save)
+MOVED = (pre_transition, post_transition, transition_committed)
+
+
 def is_heard(signal: Signal, model: type[models.Model]) -> bool:
     return bool(signal.receivers) and signal.has_listeners(model)
 
@@ -50,17 +55,30 @@ def reasons_for_each_row(bound: BoundMachine[Any], model: Any = None) -> Iterato
     """Yield what would be left out, for people."""
     model = model or bound.model
     if has_receivers(model):
-        yield "receivers of pre_save or post_save"
+        yield f"receivers of pre_save or post_save ({_names_of(model, *SAVED)})"
     elif runs_user_code(model):
         yield "a generated field" if has_generated_fields(model) else "its own save()"
     if has_receivers(bound.transition_model):
-        yield "receivers of pre_save or post_save of the audit model"
-    if any(is_heard(signal, bound.model) for signal in (pre_transition, post_transition, transition_committed)):
-        yield "receivers of signals of transitions"
+        yield f"receivers of pre_save or post_save of the audit model ({_names_of(bound.transition_model, *SAVED)})"
+    if any(is_heard(signal, bound.model) for signal in MOVED):
+        yield f"receivers of signals of transitions ({_names_of(bound.model, *MOVED)})"
     if any(field.model is not bound.model for field in auto_now_fields(model)):
         yield "an auto_now field in another table"
     if bound.machine.transition_base is not None:
         yield "transition_base"
+
+
+def _names_of(model: type[models.Model], *signals: Signal) -> str:
+    """Return who hears signals of a model, by where to find them."""
+    found = [receiver for signal in signals for receivers in signal._live_receivers(model) for receiver in receivers]
+    return ", ".join(dict.fromkeys(map(_dotted_name, found)))
+
+
+def _dotted_name(receiver: Any) -> str:
+    while hasattr(receiver, "func"):  # of functools.partial
+        receiver = receiver.func
+    named = receiver if hasattr(receiver, "__qualname__") else type(receiver)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def is_loaded_plainly(model: type[models.Model]) -> bool:
