@@ -181,6 +181,7 @@ class Claimer:
                 lease.status,
                 _ordinal(lease.crashes),
                 lease.error,
+                fields=lease.log_fields | {"crashes": lease.crashes, "error": lease.error},
             )
             if is_heard(lease_recovered, sender):
                 send(

@@ -27,7 +27,7 @@ from statemachine_fields.worker.digest import cause_of
 from statemachine_fields.worker.events import Events
 from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease, shown
+from statemachine_fields.worker.lease import Lease, row_fields, shown
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.prefetch import Prefetch
 from statemachine_fields.worker.writing import is_in_the_way
@@ -289,6 +289,7 @@ class ClaimLoop:
             lane.bound.model._meta.label,
             shown(key),
             described(error).strip(),
+            fields=row_fields(lane, key) | {"error": described(error)},
         )
 
     def _try_those_aside(self, lane: Lane) -> None:

@@ -6,8 +6,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
@@ -16,12 +17,15 @@ SECONDS = 60.0
 #: How many kinds are kept apart. What comes after is logged line by line.
 MOST_KINDS = 1000
 
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
 
 @dataclass(slots=True)
 class _Kind:
     since: float
     level: int
     last: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
     count: int = 0
 
 
@@ -33,20 +37,31 @@ class Digest:
         self._lock = threading.Lock()
         self._kinds: dict[Hashable, _Kind] = {}
 
-    def log(self, kind: Hashable, level: int, text: str, *facts: object, error: BaseException | None = None) -> None:
-        """Log a line now if it is the first of its kind, and count it otherwise."""
+    def log(
+        self,
+        kind: Hashable,
+        level: int,
+        text: str,
+        *facts: object,
+        error: BaseException | None = None,
+        fields: Mapping[str, Any] = NO_FIELDS,
+    ) -> None:
+        """Log a line now if it is the first of its kind, and count it otherwise.
+
+        :param fields: what the line is about, for programs: attributes of the record, as `extra` gives them.
+        """
         now = time.monotonic()
         with self._lock:
             seen = self._kinds.get(kind)
             if seen is not None and now - seen.since < SECONDS:
                 seen.count += 1
-                seen.last = text % facts
+                seen.last, seen.fields = text % facts, fields
                 return
             more = seen.count if seen is not None else 0
             if seen is not None or len(self._kinds) < MOST_KINDS:
                 self._kinds[kind] = _Kind(now, level)
         line = text % facts + (f" ({more} more like it since the last line.)" if more else "")
-        self._logger.log(level, "%s", line, exc_info=error)
+        self._logger.log(level, "%s", line, exc_info=error, extra={**fields, **({"more": more} if more else {})})
 
     def flush(self, *, everything: bool = False) -> None:
         """Say how often what was seen again has been seen, of the minutes that are over."""
@@ -57,7 +72,10 @@ class Digest:
                 del self._kinds[kind]
         for seen in over.values():
             if seen.count:
-                self._logger.log(seen.level, "%d more like this in the last minute: %s", seen.count, seen.last)
+                extra = {**seen.fields, "more": seen.count}
+                self._logger.log(
+                    seen.level, "%d more like this in the last minute: %s", seen.count, seen.last, extra=extra
+                )
 
 
 def cause_of(error: BaseException | None, text: str = "") -> Hashable:

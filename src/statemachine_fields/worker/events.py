@@ -82,6 +82,7 @@ class Events:
             verdict.words,
             lease.status,
             lease.token,
+            fields=_fields(verdict) | {"outcome": str(Kind.DROPPED)},
         )
         _send(outcome_dropped, verdict, outcome=verdict.words)
 
@@ -96,6 +97,7 @@ class Events:
             verdict.words,
             lease.status,
             why,
+            fields=_fields(verdict) | {"error": why},
         )
 
     def raised_after_commit(self, verdict: Verdict, error: BaseException) -> None:
@@ -109,6 +111,7 @@ class Events:
             verdict.words,
             lease.status,
             error=error,
+            fields=_fields(verdict),
         )
 
 
@@ -116,7 +119,20 @@ def _log(digest: Digest, level: int, verdict: Verdict, text: str, *facts: object
     """Log what became of a row: the text starts with the row and its state, and ends with what went wrong."""
     lease = verdict.lease
     kind = (text, str(lease.lane), lease.status, cause_of(verdict.exception, verdict.error))
-    digest.log(kind, level, text, lease.label, lease.status, *facts, verdict.error, error=verdict.exception)
+    said = (lease.label, lease.status, *facts, verdict.error)
+    digest.log(kind, level, text, *said, error=verdict.exception, fields=_fields(verdict))
+
+
+def _fields(verdict: Verdict) -> dict[str, Any]:
+    """Return what a line about a verdict is about, for programs."""
+    fields = verdict.lease.log_fields | {"outcome": str(verdict.kind)}
+    if verdict.error:
+        fields["error"] = verdict.error
+    if verdict.to_status:
+        fields["to_state"] = verdict.to_status
+    if verdict.kind is Kind.FAILED:
+        fields["retry_seconds"] = verdict.delay
+    return fields
 
 
 def _tell_failure(digest: Digest, verdict: Verdict) -> None:
@@ -144,7 +160,8 @@ def _tell_released(digest: Digest, verdict: Verdict) -> None:
 def _tell_deleted(digest: Digest, verdict: Verdict) -> None:
     lease = verdict.lease
     text = "%s was deleted: its time in state %r was up."
-    digest.log(("deleted", str(lease.lane), lease.status), logging.INFO, text, lease.label, lease.status)
+    kind, said = ("deleted", str(lease.lane), lease.status), (lease.label, lease.status)
+    digest.log(kind, logging.INFO, text, *said, fields=_fields(verdict))
     if is_heard(rows_deleted, lease.lane.bound.model):
         machine, using = lease.lane.bound, lease.lane.using
         send(rows_deleted, machine.model, machine=machine, using=using, keys=[lease.key], state=lease.status)

@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,11 @@ class Lease:
         return f"{self.lane.bound.model._meta.label} pk={shown(self.key)}"
 
     @property
+    def log_fields(self) -> dict[str, Any]:
+        """What a line in the log is about, for programs."""
+        return {**row_fields(self.lane, self.key), "state": self.status, "attempt": self.failures + 1}
+
+    @property
     def is_async(self) -> bool:
         """Whether its handler wants an event loop."""
         handler = self.clock.handler
@@ -120,6 +126,17 @@ class HandlerContext:
     def stopping(self) -> bool:
         """Whether the worker is about to stop, or has lost the row: a long handler should come to an end."""
         return self._stop.is_set() or not self.lease.is_trusted
+
+
+def row_fields(lane: Lane, key: Any) -> dict[str, Any]:
+    """Return which row a line in the log is about."""
+    bound = lane.bound
+    return {
+        "model": bound.model._meta.label,
+        "machine": bound.accessor,
+        "key": key if isinstance(key, int) else shown(key) if not isinstance(key, str | uuid.UUID) else str(key),
+        "database": lane.using,
+    }
 
 
 def shown(key: Any) -> str:

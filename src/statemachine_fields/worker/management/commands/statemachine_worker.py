@@ -191,8 +191,12 @@ def set_up_logging(format: str, verbosity: int) -> None:
     LOGGER.setLevel(level)
 
 
+#: What every record has. The rest is what the line is about.
+STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line, with what it is about in fields of their own."""
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, Any] = {
@@ -203,9 +207,10 @@ class JsonFormatter(logging.Formatter):
             "thread": record.threadName,
             "message": record.getMessage(),
         }
+        said.update({name: value for name, value in vars(record).items() if name not in STANDARD})
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False)
+        return json.dumps(said, ensure_ascii=False, default=str)
 
 
 def _seconds(text: str) -> float:
