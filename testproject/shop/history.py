@@ -200,7 +200,7 @@ def _save(story: Story) -> None:
     )
     order.save_base(raw=True)
     for sequence, move in enumerate(story.moves(order.pk), start=1):
-        record = OrderStateTransition(
+        record = OrderStateTransition(  # type: ignore[misc]  # the plugin does not know the key of a row
             id=_id_of(move["at"]),
             instance_id=move["key"],
             sequence=sequence,
