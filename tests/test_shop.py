@@ -57,7 +57,7 @@ def test_a_busy_carrier_parks_the_order_until_somebody_resumes_it(order, kind_wo
     assert drain(Order).parked == 1
     page = admin_client.get(reverse("admin:shop_order_changelist"))
     assert "takes no bookings" in page.content.decode()
-    assert "parked" in page.content.decode()
+    assert "Parked: DHL" in page.content.decode()
     assert "shop/refresh.js" in page.content.decode()
 
     url = reverse("admin:shop_order_changelist")

@@ -19,7 +19,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PAGE = ROOT / "docs/explanation/comparison.md"
-sys.path[:0] = [str(HERE), str(ROOT)]
+STATOR = os.environ.get("PEERS_STATOR", "")
+sys.path[:0] = [str(HERE), str(ROOT), STATOR]
 
 #: What each column is of, and the packages whose versions it names.
 PACKAGES = {
@@ -28,6 +29,7 @@ PACKAGES = {
     "viewflow.fsm": ["django-viewflow"],
     "simple-history": ["django-simple-history"],
     "pghistory": ["django-pghistory"],
+    "Stator at ecb1a74": [],
     "Procrastinate": ["procrastinate"],
     "Celery": ["celery", "django-celery-beat"],
 }
@@ -61,6 +63,8 @@ def table(name: str) -> str:
 
 
 def main() -> int:
+    if not Path(STATOR, "django_stator").is_dir():
+        sys.exit("PEERS_STATOR has to name a checkout of github.com/andrewgodwin/django-stator, at ecb1a74.")
     with tempfile.TemporaryDirectory(prefix="peers-broker-") as broker:
         os.environ["PEERS_BROKER"] = broker
         return compare()

@@ -53,4 +53,6 @@ TEMPLATES = [
         },
     },
 ]
+# How long each holds a row whose worker is gone. The usual half minute and more would make the tables wait.
 STATEMACHINE_FIELDS = {"LEASE_SECONDS": 10}
+STATOR_TASK_DEADLINE = 5

@@ -18,7 +18,7 @@ from typing import IO
 
 from cells import NO, YES, cell
 from compared import tasks
-from compared.models import FailingOrder, Note, TimedOrder
+from compared.models import FailingOrder, FailingStatorOrder, Note, StatorGraph, StatorOrder, TimedOrder
 from django.db import transaction
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from procrastinate.contrib.django import app
@@ -27,7 +27,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from statemachine_fields.db.leases import is_served
 
 TABLE = "workers"
-OURS, PROCRASTINATE, CELERY = "this library", "Procrastinate", "Celery"
+OURS, STATOR, PROCRASTINATE, CELERY = "this library", "Stator at ecb1a74", "Procrastinate", "Celery"
 HERE = Path(__file__).resolve().parent
 
 JOB = "What a worker takes"
@@ -42,6 +42,7 @@ SQLITE = "Without PostgreSQL"
 
 COMMANDS = {
     OURS: ["-m", "django", "statemachine_worker", "compared"],
+    STATOR: [str(HERE / "run_stator.py")],
     PROCRASTINATE: ["-m", "django", "procrastinate", "worker"],
     CELERY: ["-m", "celery", "-A", "celery_app", "worker", "--concurrency", "1"],
 }
@@ -56,7 +57,7 @@ def worker(
     command: list[str], said: IO[bytes] | int = subprocess.DEVNULL, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker until the block ends, or somebody has killed it."""
-    paths = [str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE), str(HERE.parent.parent), os.environ["PEERS_STATOR"], os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
@@ -96,12 +97,13 @@ def messages() -> int:
 
 def begin(who: str) -> int:
     """Forget everything, create an order and enqueue the work on it. Return the order's key."""
-    TimedOrder.objects.all().delete()
-    FailingOrder.objects.all().delete()
-    Note.objects.all().delete()
+    for model in (TimedOrder, FailingOrder, StatorOrder, FailingStatorOrder, Note):
+        model.objects.all().delete()
     ProcrastinateJob.objects.all()._raw_delete("default")
     for message in tasks.BROKER.glob("*"):
         message.unlink()
+    if who == STATOR:
+        return StatorOrder.objects.create().pk
     order = TimedOrder.objects.create()
     if who == PROCRASTINATE:
         tasks.procrastinate_work.defer(order=order.pk)
@@ -124,6 +126,13 @@ def _() -> str:
     assert runs(OURS)
     begin(OURS)
     return "the row itself" if TimedOrder.states.due().count() == 1 else "FAILED"
+
+
+@cell(TABLE, JOB, STATOR)
+def _() -> str:
+    assert runs(STATOR)
+    begin(STATOR)
+    return "the row itself" if StatorOrder.state_count_pending() == 1 else "FAILED"
 
 
 @cell(TABLE, JOB, PROCRASTINATE)
@@ -160,6 +169,13 @@ def _() -> str:
     return NO if TimedOrder.states.due().exists() else YES
 
 
+@cell(TABLE, ROLLED_BACK, STATOR)
+def _() -> str:
+    begin(OURS)
+    _rolled_back(STATOR)
+    return NO if StatorOrder.state_count_pending() else YES
+
+
 @cell(TABLE, ROLLED_BACK, PROCRASTINATE)
 def _() -> str:
     begin(OURS)
@@ -184,6 +200,14 @@ def _() -> str:
         begin(OURS)
         assert not transaction.get_connection().run_on_commit  # nothing is left to do after the commit
     return YES if TimedOrder.states.due().count() == 1 else NO
+
+
+@cell(TABLE, COMMITTED, STATOR)
+def _() -> str:
+    with transaction.atomic():
+        begin(STATOR)
+        assert not transaction.get_connection().run_on_commit
+    return YES if StatorOrder.state_count_pending() == 1 else NO
 
 
 @cell(TABLE, COMMITTED, PROCRASTINATE)
@@ -215,7 +239,7 @@ def _() -> str:
 
 def _survives(who: str) -> bool:
     order = begin(who)
-    with worker(COMMANDS[who], PEERS_SLOW="1") as process:
+    with worker(COMMANDS[who], PEERS_SLOW="60") as process:
         assert happens(lambda: noted(order, "begun"))
         kill(process)
     with worker(COMMANDS[who]):
@@ -225,6 +249,11 @@ def _survives(who: str) -> bool:
 @cell(TABLE, KILLED, OURS)
 def _() -> str:
     return YES if _survives(OURS) else NO
+
+
+@cell(TABLE, KILLED, STATOR)
+def _() -> str:
+    return YES if _survives(STATOR) else NO
 
 
 @cell(TABLE, KILLED, PROCRASTINATE)
@@ -262,7 +291,29 @@ def _() -> str:
     order.states.transition_to("SHIPPED")
     with worker(COMMANDS[OURS]):
         is_moved = happens(lambda: order.states.history.count() > 2, seconds=8)
-    return NO if is_moved else YES
+    late = TimedOrder.objects.get(pk=begin(OURS))
+    with worker(COMMANDS[OURS], PEERS_SLOW="3"):
+        assert happens(lambda: noted(late.pk, "begun"))
+        late.states.transition_to("SHIPPED")
+        assert happens(lambda: noted(late.pk, "done"))
+        is_overwritten = happens(lambda: TimedOrder.objects.get(pk=late.pk).status != "SHIPPED", seconds=4)
+    return NO if is_moved or is_overwritten else YES
+
+
+@cell(TABLE, VOID, STATOR)
+def _() -> str:
+    """A row that waits is left alone. A handler that runs writes its answer over what somebody has done meanwhile."""
+    order = StatorOrder.objects.get(pk=begin(STATOR))
+    order.state_transition(StatorGraph.shipped)
+    with worker(COMMANDS[STATOR]):
+        is_moved = happens(lambda: noted(order.pk, "begun"), seconds=8)
+    late = StatorOrder.objects.get(pk=begin(STATOR))
+    with worker(COMMANDS[STATOR], PEERS_SLOW="3"):
+        assert happens(lambda: noted(late.pk, "begun"))
+        late.state_transition(StatorGraph.shipped)
+        is_overwritten = happens(lambda: StatorOrder.objects.get(pk=late.pk).state == "paid", seconds=8)
+    assert not is_moved
+    return "unless it runs just then" if is_overwritten else YES
 
 
 def _runs_anyway(who: str, schedule: Callable[[int], object]) -> str:
@@ -301,6 +352,14 @@ def _() -> str:
     return f"{outcome}, and parks the row" if FailingOrder.states.parked().exists() else outcome
 
 
+@cell(TABLE, RETRIES, STATOR)
+def _() -> str:
+    begin(OURS)
+    order = FailingStatorOrder.objects.create()
+    with worker(COMMANDS[STATOR]):
+        return "tries for ever" if happens(lambda: noted(order.pk, "tried") > 4, seconds=40) else YES
+
+
 @cell(TABLE, RETRIES, PROCRASTINATE)
 def _() -> str:
     begin(OURS)
@@ -324,6 +383,11 @@ def _() -> str:
     return "no, handlers of states" if not hasattr(TimedOrder.states, "defer") else YES
 
 
+@cell(TABLE, FUNCTIONS, STATOR)
+def _() -> str:
+    return "no, handlers of states" if not hasattr(StatorOrder, "defer") else YES
+
+
 @cell(TABLE, FUNCTIONS, PROCRASTINATE)
 def _() -> str:
     begin(OURS)
@@ -343,7 +407,7 @@ def _() -> str:
 # Jobs at times of day
 
 
-@cell(TABLE, PERIODIC, OURS)
+@cell(TABLE, PERIODIC, OURS, STATOR)
 def _() -> str:
     return NO
 
@@ -397,6 +461,20 @@ def _() -> str:
     # As Django describes MariaDB; the suite runs on one and sees the command refuse it.
     assert not is_served(SimpleNamespace(vendor="mysql", features=SimpleNamespace(has_select_for_update=True)))
     return "SQLite with one process; not MariaDB"
+
+
+@cell(TABLE, SQLITE, STATOR)
+def _() -> str:
+    with new_sqlite() as place:
+        database = sqlite3.connect(place["PEERS_DATABASE"].removeprefix("sqlite://"), timeout=20)
+        create = (
+            "INSERT INTO compared_statororder (address, state, state_changed, state_next) VALUES ('', 'pending', ?, ?)"
+        )
+        database.execute(create, ["2020-01-01 00:00:00"] * 2)
+        database.commit()
+        with worker(COMMANDS[STATOR], **place):
+            count = "SELECT count(*) FROM compared_note WHERE text = 'done'"
+            return "SQLite" if happens(lambda: database.execute(count).fetchone()[0]) else NO
 
 
 @cell(TABLE, SQLITE, PROCRASTINATE)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from statemachine_fields.drawing.tones import DARK, LIGHT, TONES, tone_css, tones_of
+from statemachine_fields.drawing.tones import DARK, LIGHT, SAYS_DARK, SAYS_LIGHT, TONES, tone_css, tones_of
 from statemachine_fields.machine.graph import State, build_graph
 
 PAGES = {"light": ("#ffffff", LIGHT), "dark": ("#121212", DARK)}  # the backgrounds of Django's admin
@@ -90,10 +90,12 @@ def test_unknown_state_is_refused_with_the_known_ones():
 
 def test_css_has_each_colour_for_light_and_dark_as_the_admin_switches_them():
     css = tone_css()
-    auto, _, explicit = css.partition('html[data-theme="dark"] {')
+    auto, _, explicit = css.partition(f"\n{SAYS_DARK} {{")
     light, _, dark = auto.partition("@media (prefers-color-scheme: dark) {\n  :root {")
 
-    assert light.startswith('html[data-theme="light"],\n:root {')
+    assert light.startswith(f"{SAYS_LIGHT},\n:root {{")
+    for selector in ('html[data-theme="dark"]', 'html[data-bs-theme="dark"]', 'html[x-bind="themeBindings"].dark'):
+        assert selector in SAYS_DARK
     for tone in TONES:
         assert f"--smf-{tone}-fill: {LIGHT[tone].fill};" in light
         assert f"--smf-{tone}-text: {DARK[tone].text};" in dark
@@ -105,5 +107,5 @@ def test_css_has_each_colour_for_light_and_dark_as_the_admin_switches_them():
 def test_css_of_a_file_of_its_own_asks_the_browser_only():
     css = tone_css(standalone=True)
 
-    assert "data-theme" not in css
+    assert "html[" not in css
     assert len(re.findall(r"--smf-blue-fill: #", css)) == 2

@@ -13,7 +13,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.models import ByHand, Chore, Lot, Payment, Ping, Ticking
+from lab.models import ByHand, Chore, Coupon, Crate, Lot, Payment, Ping, Sensor, Ticking
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.signals import post_transition, pre_transition
 from statemachine_fields.testing import assert_history, assert_state, drain
@@ -423,3 +423,16 @@ def test_it_does_what_a_simulation_says(db, starts, instants):
                     assert abs((row.states.history[0].transitioned_at - row.status_changed_at).total_seconds()) == 0
         assert findings(Chore.states) == []
         transaction.set_rollback(True)
+
+
+@pytest.mark.parametrize(
+    "make", [Crate.objects.create, lambda: Coupon.objects.create(code="AB-1"), Sensor.objects.create]
+)
+def test_keys_of_every_kind(make):
+    row, other = make(), Ticking.objects.create()
+    row.states.run_at(timezone.now() + timedelta(hours=2))
+    drain(type(row), Ticking, at=timedelta(hours=1))
+    assert_state(row, "NEW")
+    drain(type(row), Ticking, at=timedelta(hours=3))
+    assert_history(row, "NEW", "DONE")
+    assert_state(other, "STALE")

@@ -148,6 +148,7 @@ def test_logs_are_json_for_machines():
     assert failure["level"] == "WARNING"
     assert failure["message"].endswith("ValueError: no luck with this")
     assert "Traceback" in failure["exception"]
+    assert (failure["model"], failure["state"], failure["attempt"]) == ("lab.Chore", "NEW", 1)
 
 
 def test_processes_are_replaced_after_so_many_rows():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django_fsm import ConcurrentTransitionMixin, FSMField, FSMModelMixin, transition
+from django_stator.graph import State as StatorState
+from django_stator.graph import StateGraph
+from django_stator.models import StateField, StatorModel
 from simple_history.models import HistoricalRecords
 from viewflow import fsm
 
@@ -50,6 +53,42 @@ class TimedOrder(Order):
 
         work(self.pk)
         return "PAID"
+
+
+class StatorGraph(StateGraph):
+    pending = StatorState(retry_after=1, start_after=3, force_initial=True)
+    paid = StatorState(externally_progressed=True)
+    shipped = StatorState()
+    pending.transitions_to(paid)
+    paid.transitions_to(pending)
+    paid.transitions_to(shipped)
+
+    @classmethod
+    def check_pending(cls, order):
+        from compared.tasks import work
+
+        work(order.pk)
+        return cls.paid
+
+
+class StatorOrder(Order, StatorModel):
+    state = StateField(graph=StatorGraph)
+
+
+class FailingStatorGraph(StateGraph):
+    pending = StatorState(retry_after=0.2 / 86400)  # it takes them for days
+    paid = StatorState()
+    pending.transitions_to(paid)
+
+    @classmethod
+    def check_pending(cls, order):
+        from compared.tasks import fail
+
+        fail(order.pk)
+
+
+class FailingStatorOrder(Order, StatorModel):
+    state = StateField(graph=FailingStatorGraph)
 
 
 class FailingOrder(Order):

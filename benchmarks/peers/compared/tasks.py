@@ -11,18 +11,23 @@ from django.conf import settings
 
 from compared.models import Note
 
-BROKER = Path(os.environ.get("PEERS_BROKER", "/nonexistent"))
+BROKER = Path(os.environ["PEERS_BROKER"], "messages")
+BROKER.mkdir(exist_ok=True)
 
 celery = Celery("compared", broker="filesystem://", task_ignore_result=True, worker_hijack_root_logger=False)
-celery.conf.broker_transport_options = {"data_folder_in": str(BROKER), "data_folder_out": str(BROKER)}
+celery.conf.broker_transport_options = {
+    "data_folder_in": str(BROKER),
+    "data_folder_out": str(BROKER),
+    "control_folder": str(BROKER.with_name("control")),
+}
 # Its default, which keeps 5 s between two looks at the database, would make the tables wait.
 celery.conf.beat_max_loop_interval = 1
 
 
 def work(order: int) -> None:
-    """Take a minute, if the environment says so: long enough for somebody to kill us."""
+    """Take as long as the environment says: long enough for somebody to kill us, or to move the row."""
     Note.objects.create(order=order, text="begun")
-    time.sleep(60 if os.environ.get("PEERS_SLOW") else 0)
+    time.sleep(float(os.environ.get("PEERS_SLOW", "0")))
     Note.objects.create(order=order, text="done")
 
 

@@ -153,10 +153,7 @@ class MachineAdmin(ModelAdmin):
         site, app = self.admin_site.name, self.opts.app_config
         trail = [
             (reverse("admin:index", current_app=site), _("Home")),
-            (
-                reverse("admin:app_list", args=[self.opts.app_label], current_app=site),
-                str(app.verbose_name if app else self.opts.app_label),
-            ),
+            (reverse("admin:app_list", args=[self.opts.app_label], current_app=site), str(app.verbose_name)),
             (self.page_url("changelist"), capfirst(str(self.opts.verbose_name_plural))),
         ]
         if "object" in context:

@@ -149,8 +149,13 @@ class _Columns:
     def _foresee(self) -> Upcoming | None:
         if self.policy is None or self.is_leased:
             return None
-        times = {"entered_at": self.entered_at, "next_at": self.next_at, "now": timezone.now()}
-        return foresee(self.policy, failures=self.failures, **times)
+        return foresee(
+            self.policy,
+            entered_at=self.entered_at,
+            next_at=self.next_at,
+            failures=self.failures,
+            now=timezone.now(),
+        )
 
     @property
     def is_leased(self) -> bool:

@@ -172,7 +172,7 @@ class RowMove:
         """Return the form with what was filled in, and why the row was not moved."""
         form = self.form(filled_in=True)
         form.full_clean()
-        form.add_error(None, [capfirst(reason) for reason in reasons])  # type: ignore[arg-type]  # the stubs know of one
+        form.add_error(None, [capfirst(reason) for reason in reasons])
         return form
 
     def carried_note(self, form: forms.BaseForm) -> str:

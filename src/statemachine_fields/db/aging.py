@@ -87,8 +87,8 @@ class Aging:
             row = cursor.fetchone()
         if row is None:
             return None
-        at, entered_at, *rest, is_held = row
-        return Due(self._read(at), self._read(entered_at), *rest, bool(is_held))
+        at, entered_at, own_key, its_status, crashes, is_held = row
+        return Due(self._read(at), self._read(entered_at), own_key, its_status, crashes, bool(is_held))
 
     def set_due(self, key: Any, sequence: int, at: datetime.datetime) -> None:
         """Say when a row is due that has stayed in its state."""
