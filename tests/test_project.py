@@ -379,6 +379,6 @@ class Visitor:
         return {
             int(number): status
             for number, status in re.findall(
-                r'field-id"><a [^>]*>(\d+)</a>.*?field-status[^>]*>([^<]+)<', page, re.DOTALL
+                r'field-id"><a [^>]*>(\d+)</a>.*?field-status"><span [^>]*>([^<]+)<', page, re.DOTALL
             )
         }

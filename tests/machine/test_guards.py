@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pickle
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Permission
@@ -12,7 +14,7 @@ from django.test.utils import isolate_apps
 from django.utils import translation
 from django.utils.functional import SimpleLazyObject, cached_property
 
-from lab.models import Document, Memo
+from lab.models import Document, Memo, Stamped
 from statemachine_fields import (
     Blocker,
     InvalidStateTransition,
@@ -97,6 +99,24 @@ class TestPermissions:
         assert document.states.can_transition_to("PUBLISHED", user=ada) is False
         ada.user_permissions.add(Permission.objects.get(codename="view_document"))
         assert document.states.can_transition_to("PUBLISHED", user=type(ada).objects.get(pk=ada.pk)) is True
+
+    @pytest.mark.parametrize("is_stale", [False, True])
+    def test_a_function_that_raises_leaves_the_callers_transaction_usable(self, bob, monkeypatch, is_stale):
+        def consult(row: Stamped, user: Any) -> bool:
+            raise LookupError("the directory does not answer")
+
+        details = {("DONE", "NEW"): Transition("NEW", permission=consult)}
+        monkeypatch.setattr(Stamped.states, "graph", dataclasses.replace(Stamped.states.graph, details=details))
+        Stamped.objects.create(status="DONE")
+        stale = Stamped.objects.get()
+        if is_stale:  # so that there is a second look
+            vars(stale)["status"] = "FAILED"
+        with transaction.atomic():
+            with pytest.raises(LookupError):
+                stale.states.transition_to("NEW", user=bob)
+            stale.name = "saved all the same"
+            stale.save()
+        assert Stamped.objects.values_list("status", "name").get() == ("DONE", "saved all the same")
 
     def test_moves_without_one_are_free(self, bob):
         assert Document().states.can_transition_to("WITHDRAWN", user=bob) is True

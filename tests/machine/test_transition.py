@@ -47,6 +47,14 @@ def receivers():
         signal.disconnect(receiver, sender=Audited)
 
 
+def nested(levels):
+    """Return a dict with so many levels of dicts and lists."""
+    metadata = {}
+    for level in range(levels - 2, -1, -1):
+        metadata = [metadata] if level % 2 else {"a": metadata}
+    return metadata
+
+
 class TestJudgedByTheRow:
     def test_a_stale_instance_moves_from_where_the_row_is(self, row):
         stale = Stamped.objects.get()
@@ -252,6 +260,8 @@ class TestMetadata:
             ({"x": "\ud800"}, "metadata cannot be written as JSON: 'utf-8' codec"),
             ({"x": "\\\x00"}, "metadata holds a NUL character"),
             ({("a", "b"): 1}, "metadata cannot be written as JSON: keys must be"),
+            (nested(201), "metadata is nested more than 200 levels deep"),
+            (nested(100_000), "metadata is nested more than 200 levels deep"),
             (["a"], "metadata must be a dict, got list"),
             ("", "metadata must be a dict, got str"),
         ],
@@ -260,6 +270,15 @@ class TestMetadata:
         with pytest.raises(TypeError, match=message):
             row.states.transition_to("DONE", metadata)
         assert (stored(row), row.status, row.states.history.count()) == ("NEW", "NEW", 0)
+
+    def test_that_is_deep_is_read_back(self, row):
+        deep = nested(200)
+        row.states.transition_to("DONE", deep)
+        assert row.states.history.get().metadata == deep
+
+    def test_that_only_looks_deep_is_taken(self, row):
+        wide = {"text": "[{" * 500, "list": [[], {}] * 500, "quote": '\\"[' * 300}
+        assert row.states.transition_to("DONE", wide).metadata == wide
 
     def test_with_a_backslash_is_not_taken_for_a_nul(self, row):
         assert row.states.transition_to("DONE", {"path": "\\u0000"}).metadata == {"path": "\\u0000"}

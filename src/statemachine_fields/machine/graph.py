@@ -99,6 +99,10 @@ class StateGraph:
         """Return what was declared of a legal move."""
         return self.details.get((source, target)) or Transition(target)
 
+    def asks_permission(self, target: str) -> bool:
+        """Say whether some move to the state needs a permission."""
+        return any(to == target and move.permission is not None for (_source, to), move in self.details.items())
+
     def is_terminal(self, state: str) -> bool:
         return not self.targets(state)
 

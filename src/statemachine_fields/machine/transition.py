@@ -148,7 +148,8 @@ class Transitioner(Generic[M]):
                 return self._conclude(moved)
             tried = True
         # Code of the user's may raise after the record is written, and the caller may catch that and go on.
-        runs_code = watched or self.by_save or bool(self.bound.guards) or not self.shape.records
+        asks = bool(self.bound.guards) or (self.user is not None and self.bound.graph.asks_permission(self.to_status))
+        runs_code = watched or self.by_save or asks or not self.shape.records
         with transaction.atomic(using=self.using, savepoint=runs_code):
             outcome = self._in_transaction(tried)
             if not isinstance(outcome, StateMachineError):
