@@ -25,7 +25,7 @@ def before(model: Any = Kept, *states: str) -> datetime.datetime:
     row = model.objects.create(pk=KEY)
     for state in states or ("DONE", "NEW", "DONE"):
         row.states.force_transition_to(state, reason="to be kept")
-    at = row.status_changed_at - datetime.timedelta(milliseconds=1)
+    at: datetime.datetime = row.status_changed_at - datetime.timedelta(milliseconds=1)
     row.delete()
     return at
 

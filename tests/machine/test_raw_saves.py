@@ -25,7 +25,7 @@ WARNING = (
 def version_of(row: models.Model) -> str:
     """Return what a library keeps of a row to bring it back later."""
     row.refresh_from_db()
-    return serializers.serialize("json", [row])
+    return str(serializers.serialize("json", [row]))
 
 
 def revert(version: str) -> models.Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import models
@@ -22,10 +23,10 @@ from statemachine_fields.testing import assert_state, drain
 pytestmark = pytest.mark.django_db
 
 
-class NobodyManager(models.Manager):
+class NobodyManager(models.Manager[Any]):
     """Leaves out every row, since those who wrote it meant well."""
 
-    def get_queryset(self) -> models.QuerySet[models.Model]:
+    def get_queryset(self) -> models.QuerySet[Any]:
         return super().get_queryset().filter(pk__isnull=True)
 
 
@@ -33,7 +34,7 @@ class NobodyManager(models.Manager):
 def hide(monkeypatch) -> Callable[[type[models.Model]], None]:
     """Return what gives a model, and its audit model, base managers that leave out every row."""
 
-    def hide(model: type[models.Model]) -> None:
+    def hide(model: Any) -> None:
         for each in (model, model.states.transition_model):
             manager = NobodyManager()
             manager.model, manager.name, manager.auto_created = each, "_base_manager", True
@@ -50,7 +51,7 @@ def ticket(hide) -> Ticket:
     return ticket
 
 
-def status_of(row: models.Model) -> str:
+def status_of(row: models.Model) -> Any:
     return models.QuerySet(type(row)).values_list("status", flat=True).get(pk=row.pk)
 
 

@@ -70,7 +70,7 @@ class Copied(Keep):
         if not hasattr(value, "as_sql"):
             return "%s", (self.field.get_db_prep_save(Written(value), connection),)
         if isinstance(value, DatabaseDefault) and not inserts:  # no CASE can have the word DEFAULT in it
-            value = value.expression
+            value = value.get_source_expressions()[0]
         sql, params = compiler.compile(value)
         return sql, tuple(params)
 

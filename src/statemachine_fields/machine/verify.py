@@ -269,7 +269,7 @@ class Verifier:
         self.on_page = on_page
         self.page_size = RECORDS_PER_ROW * batch_size
         names = bound.names
-        self.row_columns = [names.status, names.sequence, names.changed_at, StatementClock()]
+        self.row_columns: list[Any] = [names.status, names.sequence, names.changed_at, StatementClock()]
         facts = ["sequence", "from_status", "to_status", "transitioned_at"]
         self.record_columns = [*facts, "metadata__forced", "metadata__imported", "id"]
         self.rows_of: models.QuerySet[Any] = all_rows(bound.model, using).order_by("pk")
