@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
-    """Keep these tests on one process of pytest-xdist: each wants the machine, and they share a server."""
+    """Keep the tests of a module on one process of pytest-xdist, which has a server for them."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("faults"))
+            item.add_marker(pytest.mark.xdist_group(f"faults of {item.path.stem}"))
 
 
 @pytest.fixture(scope="session")

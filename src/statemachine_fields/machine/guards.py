@@ -42,7 +42,7 @@ Targets: TypeAlias = frozenset[str] | None
 class GuardMark:
     """That a method, or a property, guards the moves of one machine into some states, or into any."""
 
-    machine: StateMachine
+    machine: Any  # a StateMachine, which type checkers would take for a descriptor here
     to: Targets
     #: What it is called, for people.
     label: str
