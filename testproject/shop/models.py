@@ -10,7 +10,12 @@ from shop import world
 from statemachine_fields import State, StateMachine, Transition
 from statemachine_fields.worker import HandlerContext, Move, Retry
 
-cancel = Transition("CANCELLED", label="Cancel", confirm="Cancel this order for good? The customer is told at once.")
+cancel = Transition(
+    "CANCELLED",
+    label="Cancel",
+    confirm="Cancel this order for good? The customer is told at once.",
+    danger=True,
+)
 take_back = Transition("RETURNED", label="Return", form="shop.forms.ReturnForm")
 
 

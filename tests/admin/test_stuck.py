@@ -201,12 +201,12 @@ def test_a_state_may_wait_for_its_first_try(admin_client, monkeypatch):
 
 
 def test_a_time_out_is_a_limit_beside_a_handler(admin_client):
-    (late,) = order((HOUR, "", "PENDING"))  # which times out after 25 seconds
+    (late,) = order((72 * HOUR, "", "PENDING"))  # which times out after two days
 
     response = look(admin_client)
 
     assert stuck(response) == {"Pending": [str(late)]}
-    assert "still there after their time-out of 25 s" in words_of(response)
+    assert "still there after their time-out of 2 d" in words_of(response)
 
 
 # The floor

@@ -255,7 +255,7 @@ class TestConnections:
             other.close()
             connection.close()
         assert row.states.history.count() == 4
-        assert "after a table was altered" in caplog.text
+        assert "after a table was altered" not in caplog.text  # each result is cast, so that the plans still fit
 
 
 @pytest.mark.skipif(connection.vendor == "postgresql", reason="PostgreSQL keeps instants, not local times")

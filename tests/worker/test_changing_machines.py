@@ -100,7 +100,8 @@ class Release(ServedProject):
             _out, log = worker.communicate(timeout=60)
         assert worker.returncode == 0, log
         assert "ERROR" not in log, log
-        assert "WARNING" not in log, log
+        warnings = [line for line in log.splitlines() if "WARNING" in line]
+        assert all("which this code does not declare" in line for line in warnings), log  # as of a newer release
 
     def create(self, number, status, **values):
         """Let this release make orders that a customer then pays."""

@@ -221,7 +221,10 @@ def test_a_worker_names_the_states_whose_rows_it_does_not_take():
     with connection.cursor() as cursor:
         cursor.execute("UPDATE lab_chore SET status = 'MISLAID'")
     log = run("lab.Chore", "--run-for", "2")
-    assert "lab.Chore.states: rows are in 'MISLAID', which the code does not declare. No worker takes them." in log
+    assert (
+        "lab.Chore.states: rows are in 'MISLAID', which this code does not declare, so its workers leave them alone."
+        in log
+    )
 
 
 class TestWrongOrders:

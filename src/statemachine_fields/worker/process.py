@@ -187,8 +187,12 @@ def _look_at_clocks(runner: Runner) -> None:
                 )
                 logger.warning("%s: %s. Run `manage.py statemachine_reschedule %s`.", bound, what, bound)
             if undeclared:
-                text = "%s: rows are in %s, which the code does not declare. No worker takes them. Move them by force."
-                logger.warning(text, bound, ", ".join(repr(state) for state in undeclared))
+                logger.warning(
+                    "%s: rows are in %s, which this code does not declare, so its workers leave them alone. If no other release "
+                    "declares it, declare it again, or move them with force_transition_to().",
+                    bound,
+                    ", ".join(repr(state) for state in undeclared),
+                )
     finally:
         connections.close_all()
 
