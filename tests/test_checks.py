@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -385,6 +386,19 @@ class TestVanishedMachines:
         without = dict.fromkeys(("phase", "phase_sequence", "phase_changed_at"))
         order = type("Order", (paid, sent), {"__module__": "lab.models", **without})
         assert not list(our_checks.vanished_machines(order))
+
+    @isolate_apps("lab")
+    def test_a_copy_of_the_columns_in_a_history_table_is_in_order(self):
+        class Order(models.Model):
+            states = machine()
+
+            class Meta:
+                app_label = "lab"
+
+        copied = {field.name: copy.copy(field) for field in Order._meta.local_fields if field.name != "id"}
+        history: Any = type("HistoricalOrder", (models.Model,), {"__module__": "lab.models", **copied})
+        assert history._meta.get_field("status").bound is None
+        assert not list(our_checks.vanished_machines(history))
 
     @isolate_apps("lab")
     def test_one_that_the_model_hides(self):
