@@ -220,6 +220,41 @@ class TestExpressions:
             document.save()
         assert (document.author, Document.objects.get(pk=document.pk).author) == ("ada!", "ada!")
 
+    @pytest.mark.parametrize("is_long", [False, True])
+    def test_count_once_if_the_row_is_saved_before_the_move(self, document, receivers, is_long):
+        seen = []
+
+        def save(instance, **kwargs):
+            seen.append(instance.author)
+            instance.save()
+
+        receivers(pre_transition, save, Document)
+        if is_long:
+            self.long_way(receivers)
+        document.states.transition_to("REVIEW", update=self.longer)
+        assert seen == ["ada"]
+        assert (document.author, Document.objects.get(pk=document.pk).author) == ("ada!", "ada!")
+
+    def test_guards_are_asked_about_what_the_row_holds(self, document):
+        document.states.transition_to("REVIEW", update={"words": F("words") - 5})  # needs words, and had them
+        assert (document.words, Document.objects.get(pk=document.pk).words) == (0, 0)
+
+    def test_do_not_hide_what_else_is_changed_from_those_who_watch(self, document, receivers, monkeypatch):
+        """As libraries do that compare with what was loaded last."""
+
+        def refuse(*args, **kwargs):
+            raise AssertionError("the row was loaded again")
+
+        self.long_way(receivers)
+        monkeypatch.setattr(Document, "refresh_from_db", refuse)
+        document.states.transition_to("REVIEW", update=self.longer)
+        assert document.author == "ada!"
+
+    def test_stay_deferred_until_they_are_computed(self, document):
+        document = Document.objects.defer("author").get(pk=document.pk)
+        document.states.transition_to("REVIEW", update=self.longer)
+        assert vars(document)["author"] == "ada!"
+
     def test_are_gone_from_the_instance_if_the_move_is_refused(self, document, receivers):
         self.long_way(receivers)
         with pytest.raises(StateMachineError):

@@ -184,7 +184,6 @@ class Transitioner(Generic[M]):
     def _choose_the_way(self) -> None:
         """Decide what our statement carries, and what is left to Django or to the model's own save()."""
         self.updates.assign()
-        # A save() would leave an expression on the instance, and the next one would apply it again.
         ours: dict[Any, Any] = {}
         if self.by_save or not self.save:
             self.left = self.updates.expressions()
@@ -345,14 +344,13 @@ class Transitioner(Generic[M]):
 
     def _write_left(self) -> None:
         """Let Django write what our statement could not carry, and read back what came of expressions."""
-        rows = all_rows(type(self.instance), self.using)
-        rows.filter(pk=self.instance.pk).update(**self.left)
-        computed = [name for name, value in self.left.items() if is_expression(value)]
+        row = all_rows(type(self.instance), self.using).filter(pk=self.instance.pk)
+        row.update(**self.left)
+        computed = [field.attname for field in self.updates.fields if is_expression(self.left.get(field.name))]
         if computed:
-            # Through the base manager if it is Django's own: an override may not know the argument.
-            filters = type(type(self.instance)._base_manager) is not models.Manager
-            found: dict[str, Any] = {"from_queryset": rows} if filters else {}
-            self.instance.refresh_from_db(using=self.using, fields=computed, **found)
+            # Not by refresh_from_db(): whoever watches for changes would take all that the instance holds for saved.
+            for name, value in row.values(*computed).get().items():
+                setattr(self.instance, name, value)
 
     def _settle(self, pending: Pending) -> None:
         """Let the model's own save() and its receivers write the status, and see that they did."""

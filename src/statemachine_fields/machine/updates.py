@@ -59,6 +59,8 @@ class Updates:
         self.fields = auto_now_fields(type(instance))
         if self.given:
             self.fields = (*self.given, *(field for field in self.fields if field not in self.given))
+        #: What the database is to compute, by field, as the field's own way to be assigned has made it.
+        self.computed: dict[Any, Any] = {}
         self._owner = owner
         self._instance = instance
 
@@ -70,18 +72,25 @@ class Updates:
         """Put the given values on the instance, where `save()` and `pre_save()` find them.
 
         An assignment may fill other fields too, as that of an amount does which has a currency: these are written as well.
+        An expression does not stay there. Guards would be asked about it, and each save on the way would apply it.
         """
         if not self.given:
             return
         data = vars(self._instance)
         before = data.copy()
         for field, value in self.given.items():
-            setattr(self._instance, field.name, value)
+            if is_expression(value):
+                setattr(self._instance, field.attname, value)
+                self.computed[field] = data.pop(field.attname, value)
+                if field.attname in before:
+                    data[field.attname] = before[field.attname]
+            else:
+                setattr(self._instance, field.name, value)
         self.fields = (
             *self.fields,
             *(field for field in writable_fields(type(self._instance)) if self._was_filled(field, before)),
         )
-        if related := [field for field in self.given if field.is_relation]:
+        if related := [field for field in self.given if field.is_relation and field not in self.computed]:
             # As save() does: refuse an object that has no key yet, which would be written as NULL.
             prepare: Any = getattr(self._instance, "_prepare_related_fields_for_save")  # noqa: B009
             prepare(operation_name="transition_to", fields=related)
@@ -93,7 +102,7 @@ class Updates:
 
     def expressions(self) -> dict[str, Any]:
         """Return the given values that the database is to compute, by name."""
-        return {field.name: value for field, value in self.given.items() if is_expression(value)}
+        return {field.name: value for field, value in self.computed.items()}
 
     def split(self) -> tuple[dict[Any, Any], dict[str, Any]]:
         """Return values for our statement, by field, and those left to Django, by name.
@@ -103,7 +112,7 @@ class Updates:
         """
         ours, left = {}, {}
         for field in self.fields:
-            value = field.pre_save(self._instance, False)
+            value = self.computed[field] if field in self.computed else field.pre_save(self._instance, False)
             special = hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql")
             if field.model is not self._owner or special or is_expression(value):
                 left[field.name] = value
