@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 import uuid
 from io import StringIO
+from zoneinfo import ZoneInfo
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -328,6 +329,31 @@ class TestAWrongEntry:
             Ticket.states.import_history([], gaps="keep")
         with pytest.raises(ValueError, match="batch_size must be at least 1"):
             Ticket.states.import_history([], batch_size=0)
+
+
+class TestTheHourThatComesTwice:
+    """When clocks are set back, two times of one zone look as if the later were the earlier."""
+
+    first = datetime.datetime(2024, 10, 27, 2, 50, tzinfo=ZoneInfo("Europe/Berlin"))
+    second = datetime.datetime(2024, 10, 27, 2, 10, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    def test_is_in_order(self):
+        ticket = Ticket.objects.create(status="open")
+        moves = [entry(ticket, "monday", self.first, "open"), entry(ticket, "open", self.second, "monday")]
+        assert Ticket.states.import_history(moves).imported == 1
+        assert_clean(Ticket.states)
+
+    def test_out_of_order_is_refused(self):
+        ticket = Ticket.objects.create(status="open")
+        moves = [entry(ticket, "monday", self.second, "open"), entry(ticket, "open", self.first, "monday")]
+        assert "is earlier than the one before it" in refused_with(Ticket.states, *moves)
+
+    def test_is_known_the_second_time(self):
+        ticket = Ticket.objects.create(status="open")
+        again = [entry(ticket, "open", self.first, "open")]
+        Ticket.states.import_history(again)
+        assert Ticket.states.import_history(again).skipped == 1
+        assert len(recorded(ticket)) == 1
 
 
 class TestGaps:

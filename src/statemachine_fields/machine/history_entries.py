@@ -81,6 +81,12 @@ def read_entries(bound: BoundMachine[Any], key: object, said: Iterable[Mapping[s
         yield Entry(number, plain(came or ""), plain(went), at, entry.get("metadata"), record)
 
 
+def _without_zone(at: datetime.datetime) -> datetime.datetime:
+    """Return an instant in UTC. In the hour that comes twice in autumn, Python compares two times of one zone by what the
+    clock on the wall says, and takes none for equal to one of another zone."""
+    return at.astimezone(datetime.UTC) if at.tzinfo is not None else at
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The rules by which entries become records.
@@ -95,8 +101,9 @@ class Chain:
     def join(self, entries: Sequence[Entry]) -> list[Step]:
         """Return the records that the entries of a row come to, each going on from the one before, or refuse them."""
         steps: list[Step] = []
-        for entry in entries:
-            self._look_at(entry)
+        for given in entries:
+            self._look_at(given)
+            entry = given._replace(at=_without_zone(given.at))
             status = steps[-1].to_status if steps else ""
             if steps and entry.at < steps[-1].at:
                 raise Refused(f"{entry} is earlier than the one before it, of {steps[-1].at}. Order entries by time.")
