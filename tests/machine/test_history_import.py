@@ -504,6 +504,22 @@ class TestKeys:
         assert Kept.states.import_history([entry(row, "DONE", 1, "NEW")]).imported == 1
         assert_clean(Kept.states)
 
+    @pytest.mark.parametrize("has_begun", [False, True])
+    def test_used_again_leave_the_history_of_the_row_before_alone(self, has_begun):
+        row = Kept.objects.create(pk=41)
+        row.states.transition_to("DONE")
+        row.delete()
+        Kept.objects.bulk_create([Kept(pk=41)])
+        if has_begun:
+            Kept.objects.get().states.transition_to("DONE")
+        records = Kept.states.transition_model.objects.order_by("sequence").values_list("sequence", "from_status")
+        there = list(records)
+        other = Kept.objects.create(pk=42, status="DONE")
+        result = Kept.states.import_history([entry(41, "NEW", 1, "DONE"), entry(other, "DONE", 1, "NEW")])
+        assert (result.imported, [refusal.pk for refusal in result.refusals]) == (1, [41])
+        assert list(records.filter(instance_id=41)) == there
+        assert_clean(Kept.states)
+
 
 class TestManyRows:
     def test_are_read_as_they_come_and_told_of(self):

@@ -6,11 +6,13 @@ import datetime
 from typing import Any
 
 import pytest
+from django.core import serializers
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from lab.models import Guest, Kept, Stamped
+from statemachine_fields import InvalidStateTransition
 from statemachine_fields.admin.stories import StoryReader
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.testing import assert_history, drain
@@ -132,6 +134,14 @@ class TestARowThatNobodySawBeingMade:
         row.states.transition_to("DONE", expected=0)
         assert records() == [*OLD, BOUNDARY, (5, "NEW", "DONE")]
 
+    def test_has_not_begun_if_its_first_move_is_refused(self, row):
+        with pytest.raises(InvalidStateTransition):
+            row.states.transition_to("NEW")
+        assert records() == OLD
+        assert (row.status_sequence, Kept.objects.get().status_sequence) == (0, 0)
+        row.states.transition_to("DONE", expected=0)
+        assert records() == [*OLD, BOUNDARY, (5, "NEW", "DONE")]
+
     def test_moved_with_save_false(self, row):
         with transaction.atomic():
             row.states.transition_to("DONE", save=False)
@@ -161,6 +171,53 @@ class TestARowThatNobodySawBeingMade:
         assert records(Guest)[1] == (2, "", Guest.states.initial)
         assert len(records(Guest)) > 2
         assert findings(Guest) == []
+
+
+class TestARowThatIsBroughtBack:
+    """By a raw save, from a copy that was made before it was deleted."""
+
+    def bring_back(self, moves_before: int, model: Any = Kept) -> Any:
+        row = model.objects.create(pk=KEY)
+        versions = [serializers.serialize("json", [row])]
+        for state in ("DONE", "NEW", "DONE"):
+            row.states.transition_to(state)
+            versions.append(serializers.serialize("json", [row]))
+        row.delete()
+        (loaded,) = serializers.deserialize("json", versions[moves_before])
+        loaded.save()
+        return loaded.object
+
+    @pytest.mark.parametrize(("moves_before", "status"), [(0, "NEW"), (1, "DONE"), (2, "NEW")])
+    def test_begins_again_after_moves_that_its_copy_does_not_know(self, moves_before, status, caplog):
+        row = self.bring_back(moves_before)
+        assert records() == [*OLD, (4, "", status)]
+        stored = Kept.objects.get()
+        assert (row.status, row.status_sequence, row.status_changed_at) == (status, 4, stored.status_changed_at)
+        assert (
+            f"as of transition {moves_before} of 'status', and the history that was kept of it goes up to 3"
+            in caplog.text
+        )
+        assert findings() == []
+        assert row.states.transition_to({"NEW": "DONE", "DONE": "NEW"}[status]).sequence == 5
+        assert findings() == []
+
+    def test_goes_on_if_its_copy_is_of_the_last_move(self, caplog):
+        row = self.bring_back(3)
+        assert (records(), row.status_sequence, caplog.text) == (OLD, 3, "")
+        row.states.transition_to("NEW")
+        assert records() == [*OLD, (4, "DONE", "NEW")]
+        assert findings() == []
+
+    def test_from_a_fixture_with_its_records(self):
+        row = Kept.objects.create(pk=KEY)
+        row.states.transition_to("DONE")
+        fixture = serializers.serialize("json", [row, *Kept.states.transition_model.objects.all()])
+        row.states.transition_to("NEW")
+        row.delete()
+        for loaded in serializers.deserialize("json", fixture):
+            loaded.save()
+        assert records() == [*OLD[:2], (3, "", "DONE")]
+        assert findings() == []
 
 
 class TestWhatKnowsWhereTheNewRowBegins:

@@ -25,6 +25,7 @@ from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.history_entries import Chain, Entry, Refused, Step, read_entries
 from statemachine_fields.machine.ids import uuid7_from
+from statemachine_fields.machine.kept import newest_records, records_of_rows
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
@@ -229,6 +230,12 @@ class HistoryImporter:
             raise Refused(f"The last entry, of {steps[-1].at}, lies in the future: it is {row.now} now.", row.status)
         if row.sequence:
             return self._put_before(key, row, steps)
+        if self.bound.keeps_history and newest_records(self.bound, [key], self.using):
+            raise Refused(
+                "The key has records of another row, which is gone, and history cannot be put between the two. Leave the "
+                "entries out: the row begins with its first move, or with record_initial().",
+                row.status,
+            )
         last = steps[-1]
         if last.to_status != row.status:
             at = max(last.at, row.changed_at)  # by then at the latest
@@ -257,7 +264,8 @@ class HistoryImporter:
         """Write the past of a row that the machine has moved since, before the records of that."""
         records = self.records.filter(instance_id=key)
         columns = ("from_status", "to_status", "transitioned_at", "sequence", "id")
-        there = [Recorded(*facts) for facts in records.order_by("sequence").values_list(*columns)[: len(steps)]]
+        of_row = records_of_rows(self.bound, records).order_by("sequence")
+        there = [Recorded(*facts) for facts in of_row.values_list(*columns)[: len(steps)]]
         if [found[:3] for found in there] == [step.facts for step in steps]:
             return []
         has = f"The row has {row.sequence} transitions already"

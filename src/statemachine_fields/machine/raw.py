@@ -1,7 +1,8 @@
 """Raw saves: rows that are copied column by column, as fixtures are, and versions that another library brings back.
 
 They write what they hold, the machine's columns too, so that rows and their history load as they were. Only time does not
-run backwards: a copy that was made before the row's latest moves leaves the machine's columns as the database has them.
+run backwards: a copy that was made before the row's latest moves leaves the machine's columns as the database has them. If
+the row is gone and its history was kept, the row begins again after that, in the state of the copy.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
 
-from statemachine_fields.db.columns import Copied
+from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.columns import Copied, Written
 from statemachine_fields.machine.fields import row_label
+from statemachine_fields.machine.initial import begin_after_kept
+from statemachine_fields.machine.kept import newest_records
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ class RawSave:
                 self._unmark(held)
             if updated:
                 self._meet_row()
+            elif [bound for bound in self.machines if bound.keeps_history and self._begin_again(bound)]:
+                self._learn(self._read())
         return updated
 
     def _mark(self) -> dict[str, Any]:
@@ -67,12 +73,42 @@ class RawSave:
         # Others are what the database has made of a default, and gave back.
         data.update({name: value for name, value in held.items() if isinstance(data[name], Copied)})
 
-    def _meet_row(self) -> None:
-        data = vars(self.instance)
-        columns = [name for bound in self.machines for name in bound.columns]
-        found: dict[str, Any] = (
-            all_rows(self.machines[0].model, self.using).values(*columns).get(pk=self.machines[0].key_of(self.instance))
+    def _begin_again(self, bound: BoundMachine[Any]) -> bool:
+        """Let a row that was inserted begin after the records that were kept, if its copy was made before the last of them:
+        its next move would take a number that is taken. Say whether it did."""
+        key, names = bound.key_of(self.instance), bound.names
+        counter = vars(self.instance).get(names.sequence) or 0
+        newest = max(newest_records(bound, [key], self.using).values(), default=0)
+        if counter >= newest:
+            return False
+        changes = {names.sequence: Written(0), names.changed_at: DatabaseClock()}
+        all_rows(bound.model, self.using).filter(pk=key).update(**changes)
+        begin_after_kept(bound, [key], self.using)
+        logger.warning(
+            "%s: a raw save, as by loaddata or by a library that keeps versions of rows, brought back a row as of transition "
+            "%d of %r, and the history that was kept of it goes up to %d. So it begins again, with record %d.",
+            row_label(self.instance),
+            counter,
+            names.status,
+            newest,
+            newest + 1,
         )
+        return True
+
+    def _read(self) -> dict[str, Any]:
+        """Return what the row has in the columns of its machines."""
+        columns = [name for bound in self.machines for name in bound.columns]
+        owner = self.machines[0]
+        found: dict[str, Any] = all_rows(owner.model, self.using).values(*columns).get(pk=owner.key_of(self.instance))
+        return found
+
+    def _learn(self, found: dict[str, Any]) -> None:
+        for bound in self.machines:
+            vars(self.instance).update({name: found[name] for name in bound.columns})
+            bound.field.assignments.forget(self.instance)
+
+    def _meet_row(self) -> None:
+        data, found = vars(self.instance), self._read()
         for bound in self.machines:
             names = bound.names
             counter = data.get(names.sequence) or 0
@@ -87,5 +123,4 @@ class RawSave:
                     found[names.sequence],
                     found[names.status],
                 )
-            data.update({name: found[name] for name in bound.columns})
-            bound.field.assignments.forget(self.instance)
+        self._learn(found)

@@ -31,6 +31,7 @@ from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.guards import Blocker, find_blockers
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial import begin_after_kept
+from statemachine_fields.machine.kept import newest_records
 from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.rows import all_rows
@@ -137,7 +138,14 @@ class Transitioner(Generic[M]):
 
     def _attempt(self) -> StateTransition[M]:
         if self.bound.keeps_history and not vars(self.instance).get(self.bound.names.sequence):
-            self._begin()
+            key = self.bound.key_of(self.instance)
+            if self._ask(lambda: newest_records(self.bound, [key], self.using)):
+                with transaction.atomic(using=self.using):  # if the move is refused, the row has not begun
+                    self._begin(key)
+                    return self._go()
+        return self._go()
+
+    def _go(self) -> StateTransition[M]:
         self._choose_the_way()
         watched = is_heard(pre_transition, self.bound.model) or is_heard(post_transition, self.bound.model)
         tried = False
@@ -158,13 +166,12 @@ class Transitioner(Generic[M]):
             raise outcome
         return outcome
 
-    def _begin(self) -> None:
-        """Let the row begin if its key has the history of another, as it may have been inserted past `save()`."""
-        key = self.bound.key_of(self.instance)
+    def _begin(self, key: Any) -> None:
+        """Let the row begin if it has not: its key has the history of another, and it was inserted past `save()`."""
         for number in self._ask(lambda: begin_after_kept(self.bound, [key], self.using)).values():
             vars(self.instance)[self.bound.names.sequence] = number
-            if self.expected == 0:
-                self.expected = number
+            self.expected = number if self.expected == 0 else self.expected
+            self.record_id = uuid7()  # above that of the record with which the row has begun
 
     def _refuse_to_be_undone(self) -> None:
         """Raise if the block is going to be rolled back, which Django would do in silence."""
@@ -177,9 +184,8 @@ class Transitioner(Generic[M]):
 
     def _is_committed_by_hand(self) -> bool:
         """Say whether a receiver waits for a commit that only the caller makes, which needs a block to wait in."""
-        if not is_heard(transition_committed, self.bound.model):
-            return False
-        return not self.connection.in_atomic_block and not self.connection.get_autocommit()
+        is_waited_for = is_heard(transition_committed, self.bound.model)
+        return is_waited_for and not (self.connection.in_atomic_block or self.connection.get_autocommit())
 
     def _choose_the_way(self) -> None:
         """Decide what our statement carries, and what is left to Django or to the model's own save()."""
