@@ -292,6 +292,20 @@ class TestGuardsAddUp:
         model = self.model(states=states, closed=decorated)
         assert self.reasons(model, "B") == ["closed"]
 
+    def test_of_one_function_with_different_arguments(self):
+        states = two_ways()
+
+        def refuse(self, what):
+            return f"There is no {what}."
+
+        model = self.model(
+            states=states,
+            refuse=refuse,
+            has_text=states.guard(to="B")(functools.partialmethod(refuse, "text")),
+            has_title=states.guard(to="C")(functools.partialmethod(refuse, "title")),
+        )
+        assert (self.reasons(model, "B"), self.reasons(model, "C")) == (["has_text"], ["has_title"])
+
     def test_when_a_subclass_declares_the_machine_again(self):
         first, second = two_ways(), two_ways()
 

@@ -53,7 +53,10 @@ def mark_guard(guard: F, machine: StateMachine, to: Targets) -> F:
     if not callable(function):
         raise TypeError(f"A guard is a method or a property of the model, got {guard!r}.")
     mark = GuardMark(machine, to, getattr(function, "__qualname__", repr(function)))
-    setattr(function, MARK, (*getattr(function, MARK, ()), mark))
+    # Not the function of a partialmethod: that is no guard itself, lacks arguments, and may be shared with others.
+    given: object = guard
+    marked = given if isinstance(given, functools.partialmethod) else function
+    setattr(marked, MARK, (*getattr(marked, MARK, ()), mark))
     machine.guard_marks.append(mark)
     return guard
 
@@ -103,7 +106,7 @@ def guards_never_asked(bound: BoundMachine[Any]) -> Iterator[tuple[str, str]]:
 def _marks_of(value: object) -> tuple[GuardMark, ...]:
     """Return the marks of what a class has: a method, or what wraps one."""
     marks: tuple[GuardMark, ...] = getattr(_function_of(value), MARK, ())
-    return marks
+    return (*marks, *getattr(value, MARK, ())) if isinstance(value, functools.partialmethod) else marks
 
 
 def _function_of(value: Any) -> Any:
