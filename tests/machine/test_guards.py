@@ -394,7 +394,8 @@ class TestAGuardThatIsNeverAsked:
             "Hidden.closed() of 'states' is never asked: the class does not have it as it was decorated."
         )
 
-    def test_because_only_a_child_has_it_is_a_check(self):
+    @pytest.mark.parametrize("is_proxy", [True, False])
+    def test_because_only_a_child_has_it_is_a_check(self, is_proxy):
         machine = two_ways()
 
         class Parent(models.Model):
@@ -410,7 +411,7 @@ class TestAGuardThatIsNeverAsked:
 
             class Meta:
                 app_label = "lab"
-                proxy = True
+                proxy = is_proxy
 
         assert len(self.said(Parent)) == 1
         assert Child().states.blockers("B") == []

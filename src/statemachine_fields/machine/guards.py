@@ -89,10 +89,11 @@ def guards_never_asked(bound: BoundMachine[Any]) -> Iterator[tuple[str, str]]:
     """Yield each guard that stands in the code and guards nothing, and why."""
     reached = {
         mark
-        for model in bound.model._meta.apps.get_models()
-        for cls in model._meta.concrete_model.__mro__
+        for machine in _machines_beside(bound)
+        for cls in machine.model.__mro__
         for value in list(vars(cls).values())
         for mark in _marks_of(value)
+        if mark.machine in replaced_by(machine.model, machine.machine, machine.accessor)
     }
     entered = {target for targets in bound.graph.edges.values() for target in targets}
     for machine in replaced_by(bound.model, bound.machine, bound.accessor):
@@ -101,6 +102,15 @@ def guards_never_asked(bound: BoundMachine[Any]) -> Iterator[tuple[str, str]]:
                 yield mark.label, "the class does not have it as it was decorated"
             elif mark.to is not None and not mark.to & entered:
                 yield mark.label, f"no transition leads to {', '.join(map(repr, sorted(mark.to)))}"
+
+
+def _machines_beside(bound: BoundMachine[Any]) -> Iterator[BoundMachine[Any]]:
+    """Yield every machine of the project, on the model that has its columns: neither a proxy nor a multi-table child has."""
+    for model in bound.model._meta.apps.get_models():
+        for column in model._meta.local_fields:
+            machine: BoundMachine[Any] | None = getattr(column, "bound", None)
+            if machine is not None and machine.field is column:
+                yield machine
 
 
 def _marks_of(value: object) -> tuple[GuardMark, ...]:
