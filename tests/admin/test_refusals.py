@@ -150,6 +150,14 @@ def test_the_page_names_the_row_as_it_is_and_not_as_it_was_typed(admin_client, d
     assert answers(response)["seal"] == "lead"
 
 
+def test_templates_of_a_theme_find_the_row_itself(admin_client, dossier):
+    """As Unfold does for its way back, which asks the row of a page for its model."""
+    asked = press(admin_client, dossier, to="DONE")
+    refused = press(admin_client, dossier, to="DONE", _confirm="1", beside="by phone")
+
+    assert [response.context["object"] for response in (asked, refused)] == [dossier, dossier]
+
+
 # Races
 
 

@@ -157,5 +157,6 @@ class MachineAdmin(ModelAdmin):
             (self.page_url("changelist"), capfirst(str(self.opts.verbose_name_plural))),
         ]
         if "object" in context:
-            trail.append((context["back_url"], Truncator(str(context["object"])).words(18)))
+            name = context.get("row_name") or str(context["object"])
+            trail.append((context["back_url"], Truncator(name).words(18)))
         return trail

@@ -199,7 +199,8 @@ class RowPages(MachineAdmin):
         context = {
             "title": button_text(bound, move.transition),
             "subtitle": move.label,
-            "object": move.label,
+            "object": obj,
+            "row_name": move.label,
             "is_refused": is_refused,
             "question": move.question,
             "button": button_text(bound, move.transition) if move.transition.form else _("Yes, I’m sure"),
