@@ -86,6 +86,18 @@ def test_the_address_of_such_a_move_is_forbidden(admin_client, dossier, declare,
     assert not dossier.states.history.exists()
 
 
+def test_who_is_overtaken_by_the_system_is_told_so(admin_client, dossier, declare):
+    """They pressed a button that they had. That the same move is the system's own from where the row is now is news."""
+    declare([("CHECK", Transition("DONE", button=False))])
+    Dossier.objects.get().states.transition_to("CHECK", metadata={"actor": "Grace"})
+
+    response = press(admin_client, dossier, to="DONE", _confirm="1", seal="lead")
+
+    assert response.redirect_chain == [(page(Dossier, "change", dossier.pk), 302)]
+    assert messages_of(response)[0].startswith("“Case 7” was not moved: Grace moved it to <b>Check</b>")
+    assert Dossier.objects.get().status == "CHECK"
+
+
 def test_programs_make_such_a_move_as_any_other(dossier, declare, django_user_model):
     declare([("OPEN", Transition("CHECK", button=False))])
 

@@ -128,6 +128,12 @@ class RowMove:
         return self.expected != sequence
 
     @property
+    def is_overtaken(self) -> bool:
+        """Whether what the person saw is a state that the row has left."""
+        sequence: int = getattr(self.instance, self.bound.names.sequence)
+        return 0 <= self.expected < sequence
+
+    @property
     def is_possible(self) -> bool:
         return self.bound.graph.allows(self.source, self.target)
 

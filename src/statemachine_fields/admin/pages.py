@@ -149,7 +149,7 @@ class RowPages(MachineAdmin):
         bound, obj = self._row_to_change(request, object_id, accessor)
         back = HttpResponseRedirect(self.back_to_row(request, obj))
         move = RowMove(self, request, bound, obj)
-        if not move.is_by_hand:
+        if not (move.is_by_hand or move.is_overtaken):
             raise PermissionDenied
         if request.method != "POST":
             return self._refuse_method(request, obj)
