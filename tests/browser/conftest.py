@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,12 @@ def order(transactional_db):
 def order_admin():
     """The admin class of orders, to change for a test with `monkeypatch`: the server is a thread of this process."""
     return site.get_model_admin(Order)
+
+
+@pytest.fixture
+def dangerous(monkeypatch):
+    """To cancel an order is dangerous."""
+    graph = Order.states.graph
+    cancel = replace(graph.transition("PENDING", "CANCELLED"), danger=True)
+    details = {**graph.details, ("PENDING", "CANCELLED"): cancel}
+    monkeypatch.setattr(Order.states, "graph", replace(graph, details=details))

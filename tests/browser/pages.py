@@ -9,6 +9,8 @@ from django.urls import reverse
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+BACKGROUND = "element => getComputedStyle(element).backgroundColor"
+
 
 def address(model: Any, page: str, *args: Any) -> str:
     """Return the address of a page of the admin, of a model or of a row."""

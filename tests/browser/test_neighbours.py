@@ -14,7 +14,7 @@ from shop.models import Order
 from tests.browser.chromium import expect
 from tests.browser.looks import faint_texts, sideways_scrolls
 from tests.browser.orders import TAKE_BACK
-from tests.browser.pages import address, badge, button, row_page
+from tests.browser.pages import BACKGROUND, address, badge, button, row_page
 from tests.settings import SMF_ADMIN
 from tests.worker.rows import set_clock
 
@@ -164,6 +164,20 @@ def test_what_a_move_asks_is_answered_in_another_theme(page, orders):
 
     expect(badge(page)).to_have_text("Returned")
     assert orders[0].states.history.get().metadata["remark"] == "Blue, not green"
+
+
+@only_themes
+def test_a_dangerous_button_looks_it_in_another_theme(page, dangerous):
+    order = Order.objects.create(customer="Ada", total=25)
+    page.goto(row_page(order))
+    colors = [button(page, name).evaluate(BACKGROUND) for name in ("Move to Paid", "Cancel")]
+
+    button(page, "Cancel").click()
+    colors.append(button(page, "Yes, I’m sure").evaluate(BACKGROUND))
+
+    assert colors[1] == colors[2] != colors[0]
+    red, green, blue = map(int, re.findall(r"\d+", colors[1])[:3])
+    assert red > 2 * max(green, blue)
 
 
 @only_themes

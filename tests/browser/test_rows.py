@@ -1,7 +1,5 @@
 """The page of a row: what it shows, and how people move the row from there."""
 
-from dataclasses import replace
-
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
@@ -11,14 +9,13 @@ from shop.forms import ReturnForm
 from shop.models import Order
 from tests.browser.chromium import expect
 from tests.browser.orders import TAKE_BACK
-from tests.browser.pages import address, badge, button, message, moves, row_page, tab_to
+from tests.browser.pages import BACKGROUND, address, badge, button, message, moves, row_page, tab_to
 
 #: Counts what would be sent, and holds it back.
 COUNT_SUBMITS = """() => {
     window.submits = 0;
     addEventListener("submit", event => { submits += !event.defaultPrevented; event.preventDefault() });
 }"""
-BACKGROUND = "element => getComputedStyle(element).backgroundColor"
 OUTLINE = "element => getComputedStyle(element).outlineStyle"
 
 
@@ -29,15 +26,6 @@ def records_of(row):
 @pytest.fixture
 def colleague(transactional_db):
     return get_user_model().objects.create_user("barbara")
-
-
-@pytest.fixture
-def dangerous(monkeypatch):
-    """To cancel an order is dangerous."""
-    graph = Order.states.graph
-    cancel = replace(graph.transition("PENDING", "CANCELLED"), danger=True)
-    details = {**graph.details, ("PENDING", "CANCELLED"): cancel}
-    monkeypatch.setattr(Order.states, "graph", replace(graph, details=details))
 
 
 @pytest.fixture
