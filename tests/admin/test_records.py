@@ -15,7 +15,7 @@ from reference.models import TaskExecution
 from shop.models import Order, OrderStateTransition
 from statemachine_fields.admin import StateTransitionAdmin, TransitionPaginator
 from statemachine_fields.machine.ids import uuid7_floor
-from tests.admin.browsing import page, queries, staff, text_of
+from tests.admin.browsing import page, queries, staff, text_of, words_of
 
 pytestmark = pytest.mark.django_db
 
@@ -66,7 +66,7 @@ def test_list_shows_when_which_row_the_move_by_label_and_the_metadata(admin_clie
     response = admin_client.get(page(OrderStateTransition))
 
     moved_at = timezone.localtime(OrderStateTransition.objects.get().transitioned_at)
-    assert "Pending → Paid" in text_of(response)
+    assert "Pending → Paid" in words_of(response)
     assert "by=card" in text_of(response)
     assert f"{moved_at:%H:%M:%S}" in text_of(response)
     assert f'<a href="{page(Order, "change", row.pk)}">Order {row.pk}</a>' in response.content.decode()
@@ -75,7 +75,7 @@ def test_list_shows_when_which_row_the_move_by_label_and_the_metadata(admin_clie
 def test_list_shows_a_retired_state_by_its_value_and_a_first_record_without_source(admin_client):
     OrderStateTransition.objects.bulk_create([record(1, order(), from_status="", to_status="MISLAID")])
 
-    assert "- → MISLAID" in text_of(admin_client.get(page(OrderStateTransition)))
+    assert "- → MISLAID" in words_of(admin_client.get(page(OrderStateTransition)))
 
 
 def test_list_shortens_metadata_to_one_line(admin_client):
@@ -116,7 +116,7 @@ def test_labels_are_in_the_language_of_the_reader(admin_client):
     with translation.override("de"):
         response = admin_client.get(page(Ticket.states.transition_model))
 
-    assert "→ Montag" in text_of(response)
+    assert "→ Montag" in words_of(response)
 
 
 @pytest.mark.parametrize(
@@ -532,8 +532,8 @@ def test_each_machine_of_a_model_has_its_own_pages(admin_client):
     invoice.states.transition_to("SENT")
     invoice.payment.transition_to("PAID")
 
-    assert "Draft → Sent" in text_of(admin_client.get(page(Invoice.states.transition_model)))
-    assert "Due → Paid" in text_of(admin_client.get(page(Invoice.payment.transition_model)))
+    assert "Draft → Sent" in words_of(admin_client.get(page(Invoice.states.transition_model)))
+    assert "Due → Paid" in words_of(admin_client.get(page(Invoice.payment.transition_model)))
 
 
 class ShopElsewhere:

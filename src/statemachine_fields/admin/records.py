@@ -19,8 +19,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.text import Truncator, capfirst
+from django.utils.translation import get_language_bidi, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 
 from statemachine_fields.admin.wording import as_json, as_text, exact, local
 from statemachine_fields.machine.descriptor import RECORD_FIELDS
@@ -308,7 +308,8 @@ class StateTransitionAdmin(RecordAdmin):
     @admin.display(description=pgettext_lazy("state machine", "move"))
     def move(self, record: Record) -> str:
         source = record.get_from_status_display() or self.get_empty_value_display()
-        return format_html("{} → {}", source, record.get_to_status_display())
+        arrow = "←" if get_language_bidi() else "→"  # no browser turns it round
+        return format_html("<bdi>{}</bdi> {} <bdi>{}</bdi>", source, arrow, record.get_to_status_display())
 
     @admin.display(description=pgettext_lazy("state machine", "from status"))
     def from_state(self, record: Record) -> str:

@@ -30,7 +30,7 @@ def time_tag(time: dt.datetime, text: str = "") -> str:
     moment = local(time)
     full = f"{moment:%Y-%m-%d %H:%M:%S %Z}".strip()
     shown = text or date_format(moment, "DATETIME_FORMAT")
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), full, shown)
+    return format_html('<time datetime="{}" title="{}" dir="auto">{}</time>', moment.isoformat(), full, shown)
 
 
 def day(time: dt.datetime) -> str:
