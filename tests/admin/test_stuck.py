@@ -126,6 +126,12 @@ def test_more_rows_that_stay_than_are_counted_are_enough(admin_client, monkeypat
     assert stuck(look(admin_client, Dossier)) == {}
 
 
+def test_nothing_is_said_of_a_state_that_nobody_has_stayed_in(admin_client):
+    make(Dossier.states, (HOUR, "OPEN", "LOST"))
+
+    assert spared(look(admin_client, Dossier)) == ""
+
+
 def test_a_state_that_nobody_leaves_is_spared(admin_client):
     make(Dossier.states, (60 * DAY, "OPEN", "LOST"))
 
@@ -200,13 +206,14 @@ def test_a_state_may_wait_for_its_first_try(admin_client, monkeypatch):
     assert stuck(look(admin_client)) == {"Paid": [str(late)]}
 
 
-def test_a_time_out_is_a_limit_beside_a_handler(admin_client):
-    (late,) = order((72 * HOUR, "", "PENDING"))  # which times out after two days
+def test_a_time_out_is_a_limit_beside_a_handler(admin_client, monkeypatch):
+    declare(monkeypatch, Order, "PENDING", timeout_after=25)
+    (late,) = order((HOUR, "", "PENDING"))
 
     response = look(admin_client)
 
     assert stuck(response) == {"Pending": [str(late)]}
-    assert "still there after their time-out of 2 d" in words_of(response)
+    assert "still there after their time-out of 25 s" in words_of(response)
 
 
 # The floor

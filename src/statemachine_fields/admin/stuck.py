@@ -119,7 +119,7 @@ def find_stuck(
             found[state] = its, search.late(state, its.limit), counts[f"late {state}"]
         elif search.has_handler(state):
             found[state] = _Suspicion(Rule.JAMMED, LEAST, False), search.jammed(state), counts[f"jammed {state}"]
-        else:
+        elif stayed or counts[f"late {state}"]:  # of a state that nobody stays in, nothing is known
             spared[state] = Spared.STAYS
     found = {state: each for state, each in found.items() if each[2]}
     return Findings(_load(bound, rows, found, now), spared)
