@@ -1,17 +1,19 @@
 """Small screens: graphs that can be read there, tables that scroll in their own box, and lists that begin with rows."""
 
 import datetime as dt
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from django.utils import timezone
 
+from shop.forms import ReturnForm
 from shop.models import Order
-from statemachine_fields import State
+from statemachine_fields import State, Transition
 from statemachine_fields.drawing.tones import tones_of
 from tests.browser.chromium import expect
 from tests.browser.orders import make_history
-from tests.browser.pages import address, row_page
+from tests.browser.pages import address, button, row_page
 
 PHONE = {"width": 390, "height": 800}
 
@@ -75,6 +77,50 @@ def test_graph_stands_upright_on_a_phone_and_can_be_read(phone, moved, open_page
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= PHONE["width"]
     assert drawing.evaluate(SIZE_OF_TEXT) == pytest.approx(13)
+
+
+@pytest.mark.parametrize("open_page", [open_list, open_row, open_machine])
+def test_graph_that_stands_upright_anywhere_can_be_read_on_a_phone(phone, order, use_graph, open_page):
+    names = [f"STATE{number}" for number in range(40)]
+    ways = {number: {number + 1, number + 9, number * 3 % 40} - {number} for number in range(39)}
+    use_graph(names, {names[at]: tuple(names[to] for to in sorted(its) if to < 40) for at, its in ways.items()})
+    open_page(phone, order)
+
+    assert graph(phone).first.evaluate(SIZE_OF_TEXT) == pytest.approx(13)
+    assert phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+@pytest.mark.parametrize("language", ["en", "he"])
+def test_the_state_of_a_row_is_in_sight_of_a_graph_wider_than_the_phone(phone, order, use_graph, settings, language):
+    settings.LANGUAGE_CODE = language
+    ways = ["PENDING", *(f"WAY NUMBER {number}" for number in range(12)), "SHIPPED"]
+    use_graph(["START", *ways, "END"], {"START": tuple(ways), **dict.fromkeys(ways, ("END",))})
+    for status in ("SHIPPED", "PENDING"):
+        row = Order.objects.create(customer="Ada", total=25, status=status)
+        open_row(phone, row)
+
+        box = phone.locator(".smf-drawing .smf-current:visible").bounding_box()
+
+        assert graph(phone).bounding_box()["width"] > 2 * PHONE["width"]
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE["width"]
+
+
+def test_a_word_that_is_wider_than_the_phone_is_broken(phone, order, use_graph, monkeypatch):
+    """On the button, in the title, and on the button that answers, wherever the theme's own frame allows it."""
+    word = "Donaudampfschifffahrtsgesellschaftskapitänsmützenabzeichen"
+    use_graph(["PENDING", word], {"PENDING": (word,)})
+    asking = {("PENDING", word): Transition(word, form=ReturnForm)}
+    monkeypatch.setattr(Order.states, "graph", replace(Order.states.graph, details=asking))
+
+    open_row(phone, order)
+    assert phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    button(phone, f"Move to {word}").click()
+
+    expect(phone.locator(".smf-ask")).to_be_visible()
+    assert phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    answer = button(phone, f"Move to {word}")
+    assert answer.evaluate("element => element.scrollWidth <= element.clientWidth + 1")
 
 
 @pytest.mark.parametrize("open_page", [open_list, open_row, open_machine])

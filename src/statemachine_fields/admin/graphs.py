@@ -23,6 +23,6 @@ def draw_graph(graph: StateGraph, marks: Marks, title: str, *, flat: bool = Fals
         mark_safe(draw_svg(graph, marks, title=title, embedded=True, page=page))  # noqa: S308
         for page in (SHRUNK if flat else PAGE_WIDTH, PHONE)
     )
-    if wide == narrow:
-        return wide
+    if wide == narrow:  # upright on any page; a phone shows it in its own size, too
+        return format_html('<div class="smf-any-page">{}</div>', wide)
     return format_html('<div class="smf-wide-page">{}</div><div class="smf-phone">{}</div>', wide, narrow)

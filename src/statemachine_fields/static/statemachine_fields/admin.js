@@ -18,10 +18,11 @@ document.addEventListener("DOMContentLoaded", () => {
     // Where a large graph does not fit, the row's own state is in sight.
     for (const drawing of document.querySelectorAll(".smf-fold .smf-drawing")) {
         const current = [...drawing.querySelectorAll(".smf-current")].find((state) => state.getClientRects().length);
-        if (current && drawing.scrollHeight > drawing.clientHeight) {
+        if (current) {
             const box = current.getBoundingClientRect();
             const frame = drawing.getBoundingClientRect();
             drawing.scrollTop += box.top + box.height / 2 - (frame.top + frame.height / 2);
+            drawing.scrollLeft += box.left + box.width / 2 - (frame.left + frame.width / 2);
         }
     }
     // A second click on a button that has been pressed would only be told that it came too late.
