@@ -7,13 +7,17 @@ import re
 from contextlib import contextmanager
 
 import pytest
+from django import forms
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ValidationError
+from django.core.files.base import ContentFile
 
+from lab.forms import SealForm
 from lab.models import Dossier
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.signals import pre_transition
 from tests.admin.browsing import messages_of, page, press, staff, words_of
+from tests.admin.test_moves import with_form
 
 pytestmark = pytest.mark.django_db
 
@@ -148,6 +152,25 @@ def test_the_page_names_the_row_as_it_is_and_not_as_it_was_typed(admin_client, d
     assert reasons(response) == ("“Case 7 (open)” was not moved.", ["The seal is broken."])
     assert "Case 7 (lead)" not in words_of(response)
     assert answers(response)["seal"] == "lead"
+
+
+class ScanForm(SealForm):
+    scan = forms.FileField(required=False)
+
+
+@pytest.mark.parametrize(("fields", "why"), [({}, "It has no seal."), ({"seal": "wax"}, "Wax is not good enough.")])
+def test_a_file_that_was_sent_is_asked_for_again(admin_client, dossier, monkeypatch, fields, why):
+    with_form(monkeypatch, Dossier, "OPEN", "DONE", ScanForm)
+
+    with_file = press(
+        admin_client, dossier, to="DONE", _confirm="1", scan=ContentFile(b"...", name="scan.png"), **fields
+    )
+    without = press(admin_client, dossier, to="DONE", _confirm="1", **fields)
+
+    asked = [why in words_of(with_file), "Choose the file again: it was not kept." in words_of(with_file)]
+    assert asked == [True, True]
+    assert "Choose the file again" not in words_of(without)
+    assert_nothing_moved(dossier)
 
 
 def test_templates_of_a_theme_find_the_row_itself(admin_client, dossier):

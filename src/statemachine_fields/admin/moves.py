@@ -181,6 +181,13 @@ class RowMove:
         form.add_error(None, [capfirst(reason) for reason in reasons])
         return form
 
+    def ask_for_files_again(self, form: forms.BaseForm) -> None:
+        """Say on a form that is shown again which files it has lost: a browser sends a file, and takes none back."""
+        lost = [name for name in form.fields if form.is_bound and form.add_prefix(name) in self.request.FILES]
+        for name in lost:
+            if not form.has_error(name):
+                form.add_error(name, _("Choose the file again: it was not kept."))
+
     def carried_note(self, form: forms.BaseForm) -> str:
         """Return the note that was typed beside the button, if the form has no place for it."""
         return "" if "note" in form.fields and not writes_the_row(form) else self.note[:NOTE_LENGTH]

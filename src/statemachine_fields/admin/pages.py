@@ -196,6 +196,7 @@ class RowPages(MachineAdmin):
     def _ask(self, request: HttpRequest, move: RowMove, form: Any, *, is_refused: bool = False) -> HttpResponse:
         bound, obj, tones = move.bound, move.instance, self.tones(move.bound)
         fields = [(None, {"fields": list(form.fields)})]
+        move.ask_for_files_again(form)
         context = {
             "title": button_text(bound, move.transition),
             "subtitle": move.label,
