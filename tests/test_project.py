@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -314,6 +315,17 @@ def test_demo_serves_an_admin_in_which_orders_move(start_demo):
     assert "What the worker did" in demo.said()
     assert "Traceback" not in demo.said()
     assert "GET" not in demo.said()  # requests would drown what the worker says
+
+
+@only_sqlite
+def test_demo_says_that_its_port_is_taken(start_demo):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        demo = start_demo("--port", str(port), "--run-for", "1")
+        assert demo.process.wait(timeout=60) == 0, demo.said()
+
+    assert f"Something listens on port {port} already, so this is another one." in demo.said()
+    assert re.findall(r"http://127\.0\.0\.1:(\d+)", demo.said())[0] != str(port)
 
 
 @only_sqlite

@@ -107,6 +107,7 @@ def test_the_past_of_the_shop_is_what_its_machine_could_have_made(past):
     actors = OrderStateTransition.objects.filter(from_status="DELIVERED").values_list("metadata__actor", flat=True)
     assert len(actors) > 0
     assert all(actor == made.metadata["actor"] for actor in actors)
+    assert not OrderStateTransition.objects.filter(metadata__remark="").exists()  # a form leaves out what is empty
 
 
 def test_the_past_of_the_shop_looks_like_one(past):

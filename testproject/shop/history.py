@@ -130,7 +130,7 @@ class Imagination:
         yield "DELIVERED", self._about(hours=30, spread=0.45), {}
         if fate < 0.22 and is_worth_returning:
             reason = dice.choice(["damaged", "wrong", "unwanted"])
-            yield "RETURNED", self._about(hours=100), {**self.actor, "reason": reason, "remark": ""}
+            yield "RETURNED", self._about(hours=100), {**self.actor, "reason": reason}
 
     def _shipment(self) -> tuple[str, dt.timedelta, dict[str, Any]]:
         """Return the way to a carrier: at once, after other tries, or after somebody gave it another three."""

@@ -128,8 +128,10 @@ class Command(BaseCommand):
             self.stdout.write(f"  {record.sequence}.  {when}  {record.from_status:>9} → {record.to_status:<9}  {facts}")
 
     def serve(self, port: int, seconds: float | None, *, shows_requests: bool) -> None:
-        port = free_port(port)
+        wanted, port = port, free_port(port)
         self.log_requests(logging.INFO if shows_requests else logging.ERROR)
+        if wanted and port != wanted:
+            self.stdout.write(f"\nSomething listens on port {wanted} already, so this is another one.")
         self.stdout.write(f"\nThe shop is open. Its admin is at http://127.0.0.1:{port}/admin/")
         self.stdout.write(f"  user {USER}, password {PASSWORD}")
         self.stdout.write(f"  orders, as they move:  http://127.0.0.1:{port}/admin/shop/order/")
