@@ -106,10 +106,10 @@ def test_the_clocks_of_two_machines_are_told_apart():
     own = type("Own", (StateMachineAdminMixin, admin.ModelAdmin), {})(Parcel, admin.AdminSite())
 
     assert names_of_columns(own, Parcel.states.names.next_at, Parcel.billing.names.next_at) == [
-        "status: next run",
-        "billing status: next run",
+        "status: what is next",
+        "billing status: what is next",
     ]
-    assert names_of_columns(admin.site.get_model_admin(Order), "status_next_at") == ["next run"]
+    assert names_of_columns(admin.site.get_model_admin(Order), "status_next_at") == ["what is next"]
 
 
 # Counts

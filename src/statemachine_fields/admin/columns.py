@@ -38,7 +38,7 @@ class MachineColumns(MachineAdmin):
                     bound,
                     bound.names.next_at,
                     clock_line,
-                    self._heading(bound, pgettext_lazy("state machine", "next run")),
+                    self._heading(bound, pgettext_lazy("state machine", "what is next")),
                 )
         return columns
 
