@@ -25,6 +25,9 @@ from statemachine_fields.worker.outcomes import Kind, Verdict
 #: By how much the instant at which time stands still lies before the clock, so that what is due then is due on a database
 #: with a coarse clock, too, and what is written from then on can be told from what was there.
 EARLIER = datetime.timedelta(milliseconds=5)
+#: How long after the instant at which time stands still a row is taken for due at it. Some databases read their clock once for
+#: each column, so that a row which is due at once is due some microseconds after it has moved.
+TICK = datetime.timedelta(milliseconds=1)
 #: How far behind the database's clock an instant may be that somebody has read from another.
 SKEW = datetime.timedelta(minutes=1)
 #: How many rows of each machine tell, where nothing is rolled back, that the rows are still those of the same test.
@@ -72,6 +75,7 @@ class Timeline:
         now = self._now()
         #: Where time stands still at the moment, as the columns count it.
         self.stopped_at = now
+        self.stands_still = False
         found = self._recall()
         self.is_first = found is None
         self.passed = found or Passed(now, now, datetime.timedelta(0))
@@ -118,6 +122,8 @@ class Timeline:
             if due is not None and due.at + self.passed.by <= until:
                 lane = next(lane for lane in lanes if due.status in lane.clocks)
                 as_of = max(due.at, self.stopped_at)
+                if self.stands_still and as_of < self.stopped_at + TICK:
+                    as_of = self.stopped_at
                 found.append(NextTry(lane, due, as_of + self.passed.by, as_of))
         return min(found, key=lambda each: (each.at, each.due.at), default=None)
 
@@ -128,7 +134,7 @@ class Timeline:
         stop = self._now() - EARLIER
         step = to - self.passed.by - stop
         self._pass(step)
-        self.stopped_at = stop
+        self.stopped_at, self.stands_still = stop, True
 
     def settle(self) -> None:
         """Take what was written since time stands still for written then."""
