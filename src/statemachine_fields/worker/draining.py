@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import datetime
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -29,6 +29,7 @@ from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import Kind, Verdict
 from statemachine_fields.worker.timeline import NextTry, Timeline, timelines_of
+from statemachine_fields.worker.watched import Watch
 
 #: Long enough for a debugger.
 LEASE_SECONDS = 3600.0
@@ -75,11 +76,28 @@ class Drain:
         self.tally = DrainTally()
         #: Rows that had their turn in the state they are in, by machine: key and sequence.
         self.asked: dict[BoundMachine[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in lanes}
+        #: What is claimed, and not written yet.
+        self.claimed: set[Lease] = set()
 
     def run(self) -> DrainTally:
+        try:
+            self._run_all()
+        except BaseException:
+            with suppress(DatabaseError):  # of a transaction that is broken, and will be undone
+                self._give_back()
+            raise
+        return self.tally
+
+    def _run_all(self) -> None:
         while any([self._pass(lane) for lane in self.lanes]):  # noqa: C419 - every lane has its turn in every round
             pass
-        return self.tally
+
+    def _give_back(self) -> None:
+        """Give back what is claimed, so that the test can go on with it. What its handler has moved is nobody's any more."""
+        for lease in self.claimed:
+            lane = lease.lane
+            if lane.leases.held(lane.connection, lane.bound.table, [lease.key], [lease.token]):
+                self.committer.commit([Verdict(lease, Kind.RELEASED)])
 
     def _pass(self, lane: Lane) -> bool:
         """Run a batch of a lane's due rows, and say whether there were any."""
@@ -90,6 +108,7 @@ class Drain:
         again = [lease for lease in leases if (lease.key, lease.sequence) in asked]
         self.committer.commit(Verdict(lease, Kind.RELEASED) for lease in again)
         leases = [lease for lease in leases if (lease.key, lease.sequence) not in asked]
+        self.claimed.update(leases)
         for lease in leases:
             self._run(lease)
         return bool(leases)
@@ -129,9 +148,14 @@ class Drain:
             if self.reraise and verdict.exception is not None:
                 raise verdict.exception
             self.committer.commit([verdict])
+        self.claimed.discard(lease)
         self._count(lease, verdict, self.events.total - before)
 
     def _attempt(self, lease: Lease) -> Verdict | None:
+        with Watch():
+            return self._try(lease)
+
+    def _try(self, lease: Lease) -> Verdict | None:
         handler = lease.clock.handler
         if handler is not None and handler.atomic:
             verdict = run_atomic(self.attempts, self.events, lease)
@@ -160,20 +184,6 @@ class Drain:
         endless = lease.clock.max_attempts is None
         if sequence == lease.sequence and (counted[Kind.WAITED] or endless or failures == lease.failures):
             self.asked[lease.lane.bound].add((lease.key, sequence))
-
-
-class Look:
-    """Notices that a statement is to be executed, and calls something before the first one is."""
-
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
-        self.before = before
-        self.has_happened = False
-
-    def __call__(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if not self.has_happened:
-            self.has_happened = True
-            self.before()
-        return execute(sql, params, many, context)
 
 
 class Told(Events):
@@ -209,14 +219,17 @@ class DrainUntil(Drain):
 
     def run(self) -> DrainTally:
         try:
-            while (found := self._next()) is not None:
-                self._run_as_of(*found)
+            super().run()
         except BaseException:
-            with suppress(DatabaseError):  # of a transaction that is broken, and will be undone
+            with suppress(DatabaseError):
                 self._end({timeline: timeline.now for timeline in self.timelines})
             raise
         self._end(self.timelines)
         return self.tally
+
+    def _run_all(self) -> None:
+        while (found := self._next()) is not None:
+            self._run_as_of(*found)
 
     def _next(self, besides: Lease | None = None) -> tuple[Timeline, NextTry] | None:
         tries = [(timeline, timeline.next_try(until, besides)) for timeline, until in self.timelines.items()]
@@ -236,6 +249,7 @@ class DrainUntil(Drain):
                 "locked, or has just changed it. End what uses the row before drain(at=...)."
             )
         (lease,) = leases
+        self.claimed.add(lease)
         lease.age = (found.as_of - due.entered_at).total_seconds()
         self.told.verdicts.clear()
         with timeline.watch():
@@ -250,13 +264,13 @@ class DrainUntil(Drain):
         A handler that is asked every minute for days says "not yet" thousands of times. Nobody needs that in the database
         who does not look: if a handler looks, time has passed there before it is answered.
         """
-        fresh = copy.deepcopy(lease.instance)
-        look = Look()
-        verdict = self._watched(lease, look)
-        if look.has_happened or fresh is None or not _is_quiet(verdict):
+        fresh = _copy(lease.instance)
+        with Watch() as watch:
+            verdict = self._try(lease)
+        if watch.has_happened or fresh is None or not _is_quiet(verdict):
             return verdict
         began_at, until = self.as_of, self._quiet_until(lease)
-        while not look.has_happened and _is_quiet(verdict):
+        while not watch.has_happened and _is_quiet(verdict):
             delay = verdict.delay or 0.0
             at = self.as_of + datetime.timedelta(seconds=delay)
             if at >= until:
@@ -266,16 +280,10 @@ class DrainUntil(Drain):
             self._refuse_to_go_on(lease)
             lease.age += delay
             lease.instance = _grown_older(copy.deepcopy(fresh), at - began_at)
-            look = Look(self._advance)
-            verdict = self._watched(lease, look)
+            with Watch(self._advance) as watch:
+                verdict = self._try(lease)
         self._advance()
         return verdict
-
-    def _watched(self, lease: Lease, look: Look) -> Verdict | None:
-        with ExitStack() as stack:
-            for timeline in self.timelines:
-                stack.enter_context(timeline.connection.execute_wrapper(look))
-            return super()._attempt(lease)
 
     def _quiet_until(self, lease: Lease) -> datetime.datetime:
         """Return when something else happens than that this row is asked."""
@@ -324,6 +332,14 @@ class DrainUntil(Drain):
 def _is_quiet(verdict: Verdict | None) -> TypeGuard[Verdict]:
     """Say whether a handler has only said "not yet"."""
     return verdict is not None and verdict.kind is Kind.WAITED and not verdict.error
+
+
+def _copy(instance: models.Model | None) -> models.Model | None:
+    """Return a copy, or None if it has something that cannot be copied, such as a lock."""
+    try:
+        return copy.deepcopy(instance)
+    except Exception:  # noqa: BLE001 - code of the user's
+        return None
 
 
 def _grown_older(instance: models.Model, by: datetime.timedelta) -> models.Model:
