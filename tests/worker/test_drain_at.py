@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -393,6 +394,32 @@ class TestWhatIsRememberedIsUndoneWithTheTest:
         drain(Ticking, at=timedelta(hours=10))
         ticking.refresh_from_db()
         assert timezone.now() - ticking.status_changed_at >= timedelta(hours=10)
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("block", [nullcontext, transaction.atomic], ids=["autocommit", "atomic"])
+    def test_with_the_rows_though_the_next_have_the_same_keys(self, block):
+        """A database in memory stays open from test to test, and fixtures bring the same keys to each."""
+        Coupon.objects.create(code="AB-1")
+        with block():
+            drain(Coupon, at=timedelta(hours=20))
+        Coupon.objects.all().delete()
+        coupon = Coupon.objects.create(code="AB-1")
+        with block():
+            drain(Coupon, at=timedelta(hours=10))
+        coupon.refresh_from_db()
+        assert timedelta(hours=10) <= timezone.now() - coupon.status_changed_at < timedelta(hours=10) + A_WHILE
+
+    @pytest.mark.django_db(transaction=True)
+    def test_and_not_with_a_move_of_the_test(self):
+        ticking = Ticking.objects.create()
+        drain(Ticking, at=timedelta(minutes=2))
+        assert_history(ticking, "FRESH", "STALE")
+        ticking.refresh_from_db()
+        ticking.states.transition_to("FRESH")
+        drain(Ticking, at=timedelta(minutes=2, seconds=30))
+        assert_state(ticking, "FRESH")
+        drain(Ticking, at=timedelta(minutes=3, seconds=30))
+        assert_state(ticking, "STALE")
 
 
 class InATestCase(TestCase):

@@ -157,9 +157,9 @@ def recall(connection: Any) -> tuple[Any, ...] | None:
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TEMPORARY TABLE IF NOT EXISTS statemachine_fields_time "
-            "(began_at varchar(40), drained_at varchar(40), passed bigint, witnesses text)"
+            "(began_at varchar(40), drained_at varchar(40), passed bigint, signs text)"
         )
-        cursor.execute("SELECT began_at, drained_at, passed, witnesses FROM statemachine_fields_time")
+        cursor.execute("SELECT began_at, drained_at, passed, signs FROM statemachine_fields_time")
         row: tuple[Any, ...] | None = cursor.fetchone()
         return row
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ EARLIER = datetime.timedelta(milliseconds=5)
 TICK = datetime.timedelta(milliseconds=1)
 #: How far behind the database's clock an instant may be that somebody has read from another.
 SKEW = datetime.timedelta(minutes=1)
-#: How many rows of each machine tell, where nothing is rolled back, that the rows are still those of the same test.
+#: How many rows of each machine tell, where nothing is rolled back, that it is still the same test.
 WITNESSES = 20
 
 #: What a statement says that brings rows into a table.
@@ -179,35 +180,60 @@ class Timeline:
     def remember(self, until: datetime.datetime) -> None:
         """Keep how far time is, for the next drain of the same test."""
         passed = self.passed._replace(until=max(until, self.passed.until))
-        values = (passed.began_at.isoformat(), passed.until.isoformat(), passed.by // MICROSECOND, self._witnesses())
+        values = (passed.began_at.isoformat(), passed.until.isoformat(), passed.by // MICROSECOND, self._signs())
         keep(self.connection, values)
 
     def _recall(self) -> Passed | None:
         """Return what is remembered, unless it is of another test."""
         row = recall(self.connection)
-        if row is None or not (self.connection.in_atomic_block or self._is_any_there(json.loads(row[3]))):
+        if row is None or not self._is_of_this_test(json.loads(row[3])):
             return None
         began_at, until = map(datetime.datetime.fromisoformat, row[:2])
         return Passed(began_at, until, row[2] * MICROSECOND)
 
-    def _witnesses(self) -> str:
-        """Name some rows. What is not rolled back with a test is deleted after it."""
-        return json.dumps(
-            {
-                str(bound): [str(key) for key in self._rows(bound).values_list("pk", flat=True)[:WITNESSES]]
-                for bound in ([] if self.connection.in_atomic_block else self.lanes)
+    def _is_of_this_test(self, signs: dict[str, Any]) -> bool:
+        """Say whether it is the same transaction, or whether rows are there as they were left."""
+        if signs["transaction"] and signs["transaction"] == self._transaction():
+            return True
+        return any(self._is_any_there(name, witnesses) for name, witnesses in signs["rows"].items())
+
+    def _signs(self) -> str:
+        """Return how to tell that it is still the same test. What is not rolled back with a test is deleted after it, and the
+        next may have rows of the same keys, on the same connection if its database is in memory."""
+        rows = {
+            str(bound): {
+                str(key): [sequence, changed_at.isoformat()]
+                for key, sequence, changed_at in self._rows(bound).order_by("-pk")[:WITNESSES]
             }
-        )
+            for bound in self.lanes
+            if self.agings[_columns(bound)] in self._in_use
+        }
+        return json.dumps({"transaction": self._transaction(), "rows": rows})
 
-    def _is_any_there(self, witnesses: dict[str, list[str]]) -> bool:
-        return any(
-            self._rows(find_machine(*name.rsplit(".", 1))).filter(pk__in=keys).exists()
-            for name, keys in witnesses.items()
-            if keys
-        )
+    def _transaction(self) -> str:
+        """Name the outermost transaction, if there is one."""
+        blocks = self.connection.atomic_blocks
+        return str(vars(blocks[0]).setdefault("statemachine_fields_name", uuid.uuid4().hex)) if blocks else ""
 
-    def _rows(self, bound: BoundMachine[Any]) -> models.QuerySet[Any]:
-        return models.QuerySet(bound.model, using=self.using).order_by("-pk")
+    def _is_any_there(self, name: str, witnesses: dict[str, list[Any]]) -> bool:
+        bound = find_machine(*name.rsplit(".", 1))
+        for key, sequence, changed_at in self._rows(bound).filter(pk__in=witnesses):
+            then, left_at = witnesses[str(key)]
+            if sequence == then and changed_at.isoformat() == left_at:
+                return True
+            if sequence > then and (not then or self._has_record(bound, key, then, left_at)):  # it has moved since
+                return True
+        return False
+
+    def _has_record(self, bound: BoundMachine[Any], key: Any, sequence: int, at: str) -> bool:
+        records: models.QuerySet[Any] = models.QuerySet(bound.transition_model, using=self.using)
+        made_at = datetime.datetime.fromisoformat(at)
+        return records.filter(instance_id=key, sequence=sequence, transitioned_at=made_at).exists()
+
+    def _rows(self, bound: BoundMachine[Any]) -> models.QuerySet[Any, tuple[Any, int, datetime.datetime]]:
+        names = bound.names
+        rows: models.QuerySet[Any] = models.QuerySet(bound.model, using=self.using)
+        return rows.values_list("pk", names.sequence, names.changed_at)
 
     def _now(self) -> datetime.datetime:
         return database_now(self.connection, self._any_table)
