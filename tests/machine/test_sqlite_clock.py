@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+import types
 
 import pytest
 from django.db import connection, connections
@@ -54,6 +55,25 @@ def test_times_are_of_now_and_later():
     assert row.status_next_at - row.status_changed_at - datetime.timedelta(days=365) < datetime.timedelta(seconds=1)
     failed = Chore.objects.create(status="FAILED")
     assert failed.status_next_at is None
+
+
+@pytest.mark.parametrize("days", [-3000, 400])
+def test_it_is_the_databases_whatever_the_process_takes_for_now(monkeypatch, days):
+    """As in a test that has stopped or set the clock of its process."""
+
+    class Stopped(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.datetime.now(tz) + datetime.timedelta(days=days)
+
+    as_seen = types.SimpleNamespace(datetime=Stopped, timedelta=datetime.timedelta, UTC=datetime.UTC)
+    monkeypatch.setattr("statemachine_fields.db.clock.datetime", as_seen)
+    row = Stamped.objects.create()
+    row.states.transition_to("DONE")
+    (record,) = row.states.history
+    assert record.transitioned_at == row.status_changed_at
+    assert abs(row.status_changed_at - timezone.now()) < datetime.timedelta(seconds=20)
+    assert Chore.objects.create().status_next_at - timezone.now() < datetime.timedelta(seconds=20)
 
 
 @pytest.mark.parametrize("use", ["create", "transition_to", "stuck"])

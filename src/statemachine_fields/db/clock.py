@@ -19,6 +19,14 @@ MYSQL = "(UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE
 # SQLite's own clock has milliseconds, so that two moves within one would tie, and neither order nor length be known. It runs
 # in our process, where a function of ours reads the same clock to the microsecond.
 SQLITE = "statemachine_fields_now"
+# What the function is given: the time by SQLite's own clock, which code that stops or sets the clock of a process, as tests do,
+# does not reach. It has no percent sign, which would be doubled or not by where it stands.
+SQLITE_DAY = "julianday('now')"
+#: The day as SQLite counts them on which `EPOCH` was.
+EPOCH_DAY = 2440587.5
+EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - Django stores UTC without its name
+#: How far the clock of the process may be from SQLite's, which is read when a statement begins.
+MOST_APART = datetime.timedelta(seconds=1)
 
 #: Where the driver's connection is remembered, on Django's, that has the function.
 READY = "statemachine_fields_clock"
@@ -52,7 +60,7 @@ class DatabaseClock(models.Func):
             return "%s", [local_now(connection, self.plus)]
         if connection.connection is not None:
             make_ready(connection)
-        return (f"{SQLITE}()", []) if self.plus is None else (f"{SQLITE}(%s)", [self.plus])
+        return (f"{SQLITE}({SQLITE_DAY})", []) if self.plus is None else (f"{SQLITE}({SQLITE_DAY}, %s)", [self.plus])
 
 
 class ComputedTime(models.ExpressionWrapper):  # type: ignore[type-arg]  # it takes none at run time
@@ -79,9 +87,15 @@ def make_ready(connection: Any) -> None:
     setattr(connection, READY, driver)
 
 
-def _as_stored(*plus: float | None) -> str | None:
-    """Return the time, or one some seconds later, as Django stores it in SQLite; None if it is not known how much later."""
+def _as_stored(day: float, *plus: float | None) -> str | None:
+    """Return the time, or one some seconds later, as Django stores it in SQLite; None if it is not known how much later.
+
+    :param day: the time by SQLite's own clock. Ours is finer, and holds if it agrees.
+    """
+    own = EPOCH + datetime.timedelta(milliseconds=round((day - EPOCH_DAY) * 86_400_000))
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    if abs(now - own) > MOST_APART:
+        now = own
     for seconds in plus:
         if seconds is None:
             return None
