@@ -463,3 +463,25 @@ def test_keys_of_every_kind(make):
     drain(type(row), Ticking, at=timedelta(hours=3))
     assert_history(row, "NEW", "DONE")
     assert_state(other, "STALE")
+
+
+class OnTheOther:
+    """Lots are kept in the other database."""
+
+    def db_for_read(self, model, **hints):
+        return "other" if model in (Lot, Lot.states.transition_model) else None
+
+    db_for_write = db_for_read
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_row_that_a_handler_makes_in_another_database_is_run(settings, monkeypatch):
+    def make(self, state, ctx, otherwise):
+        Lot.objects.create(status="SOLD")
+        return "HELD"
+
+    settings.DATABASE_ROUTERS = [OnTheOther()]
+    monkeypatch.setattr(Chore, "play", make)
+    chore = Chore.objects.create()
+    chore.states.run_at(timezone.now() + timedelta(hours=2))
+    assert drain(Chore, Lot, at=timedelta(hours=27)).deleted == 1

@@ -6,7 +6,7 @@ import copy
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -252,7 +252,9 @@ class DrainUntil(Drain):
         self.claimed.add(lease)
         lease.age = (found.as_of - due.entered_at).total_seconds()
         self.told.verdicts.clear()
-        with timeline.watch():
+        with ExitStack() as stack:
+            for each in self.timelines:  # a handler may write to all databases
+                stack.enter_context(each.watch())
             self._run(lease)
         entered_at = timeline.stopped_at - datetime.timedelta(seconds=lease.age)
         for verdict in self.told.verdicts:
