@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         "a move by save() that does not ask the row",
         "machine/transition.py",
-        "if not pending.has_reached_row(self.bound, self.using):",
+        "if not pending.is_reached(row and row[:2], self.bound, self.using):",
         "if not pending.was_saved:",
         (SETTLING,),
     ),

@@ -22,11 +22,10 @@ SQLITE = "statemachine_fields_now"
 # What the function is given: the time by SQLite's own clock, which code that stops or sets the clock of a process, as tests do,
 # does not reach. It has no percent sign, which would be doubled or not by where it stands.
 SQLITE_DAY = "julianday('now')"
-#: The day as SQLite counts them on which `EPOCH` was.
+#: Midnight of 1 January 1970, as SQLite counts days.
 EPOCH_DAY = 2440587.5
-EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - Django stores UTC without its name
-#: How far the clock of the process may be from SQLite's, which is read when a statement begins.
-MOST_APART = datetime.timedelta(seconds=1)
+#: How many seconds the clock of the process may be from SQLite's, which is read when a statement begins.
+MOST_APART = 1.0
 
 #: Where the driver's connection is remembered, on Django's, that has the function.
 READY = "statemachine_fields_clock"
@@ -92,15 +91,15 @@ def _as_stored(day: float, *plus: float | None) -> str | None:
 
     :param day: the time by SQLite's own clock. Ours is finer, and holds if it agrees.
     """
-    own = EPOCH + datetime.timedelta(milliseconds=round((day - EPOCH_DAY) * 86_400_000))
-    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-    if abs(now - own) > MOST_APART:
-        now = own
+    now = datetime.datetime.now(datetime.UTC)
+    own = (day - EPOCH_DAY) * 86400
+    if abs(now.timestamp() - own) > MOST_APART:
+        now = datetime.datetime.fromtimestamp(round(own, 3), datetime.UTC)
     for seconds in plus:
         if seconds is None:
             return None
         now += datetime.timedelta(seconds=seconds)
-    return now.isoformat(" ", "microseconds")
+    return now.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _on_connection(connection: Any, **kwargs: Any) -> None:

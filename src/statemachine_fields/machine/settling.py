@@ -35,7 +35,10 @@ class Pending:
     def has_reached_row(self, bound: BoundMachine[Any], using: str) -> bool:
         """Say whether the row is in that state, or has left it again. Asks the database."""
         rows = all_rows(bound.model, using).filter(pk=self.key)
-        found = rows.values_list(bound.names.status, bound.names.sequence).first()
+        return self.is_reached(rows.values_list(bound.names.status, bound.names.sequence).first(), bound, using)
+
+    def is_reached(self, found: tuple[str, int] | None, bound: BoundMachine[Any], using: str) -> bool:
+        """Say the same of a row whose status and counter were read already. Asks the database if it has moved on."""
         if found is None:  # deleted since, as a receiver may do with what is done
             return self.was_saved
         status, sequence = found
@@ -57,6 +60,15 @@ def not_settled(pending: Pending, label: str) -> StateMachineError:
         f"{label}: save() returned, but the row did not get to {pending.status!r}, so the move was undone. Either save() of "
         "the model or a receiver swallowed an error and what it had saved was rolled back, or it saved in another database, "
         "or a receiver of pre_save moved the row. Let errors pass, and move the row on in a receiver of post_save."
+    )
+
+
+def undone(label: str, to_status: str) -> StateMachineError:
+    """Return the error for a move whose transaction somebody marked for rollback."""
+    return StateMachineError(
+        f"{label}: a receiver, or save() of the model, marked the transaction for rollback, or swallowed an error of the "
+        f"database that did, so the move to {to_status!r} was undone. Let errors pass, or give what may fail an atomic() of "
+        "its own."
     )
 
 

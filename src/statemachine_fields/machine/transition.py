@@ -35,7 +35,7 @@ from statemachine_fields.machine.kept import newest_records
 from statemachine_fields.machine.listeners import has_receivers, is_heard, runs_user_code
 from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.rows import all_rows
-from statemachine_fields.machine.settling import Pending, not_settled, watch
+from statemachine_fields.machine.settling import Pending, not_settled, undone, watch
 from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
@@ -176,11 +176,7 @@ class Transitioner(Generic[M]):
     def _refuse_to_be_undone(self) -> None:
         """Raise if the block is going to be rolled back, which Django would do in silence."""
         if self.connection.needs_rollback:
-            raise StateMachineError(
-                f"{row_label(self.instance)}: a receiver, or save() of the model, marked the transaction for rollback, or "
-                f"swallowed an error of the database that did, so the move to {self.to_status!r} was undone. Let errors pass, or "
-                "give what may fail an atomic() of its own."
-            )
+            raise undone(row_label(self.instance), self.to_status)
 
     def _is_committed_by_hand(self) -> bool:
         """Say whether a receiver waits for a commit that only the caller makes, which needs a block to wait in."""
@@ -363,7 +359,9 @@ class Transitioner(Generic[M]):
         using: dict[str, Any] = {} if self.given_using is None else {"using": self.given_using}
         self.instance.save(update_fields=[self.bound.names.status, *self.updates.names], **using)
         self._refuse_to_be_undone()
-        if not pending.has_reached_row(self.bound, self.using):
+        # It is ours already. What locks it is a text that is made once, and a query of Django's would take as long as save().
+        row = self._ask(lambda: self.dialect.lock(self.connection, self.bound.table, pending.key))
+        if not pending.is_reached(row and row[:2], self.bound, self.using):
             raise not_settled(pending, row_label(self.instance))
         if self.bound.field.assignments.pending_of(self.instance) is pending:  # else it has moved on meanwhile
             self.bound.field.assignments.forget(self.instance)
