@@ -96,8 +96,7 @@ def mariadb(session: nox.Session) -> None:
 @nox.session
 def ways_in(session: nox.Session) -> None:
     """Follow the pages for people who come from another package, with that package installed."""
-    packages = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "ways-in")
-    session.install("-e", ".[test]", *packages)
+    session.install("-e", ".[test,ways-in]")
     for database in ["sqlite", "postgresql"]:  # most pages make a project on SQLite, one on PostgreSQL
         session.run("pytest", "tests/docs", "-k", "howto/from-", *session.posargs, env={"SMF_DB": database})
 
