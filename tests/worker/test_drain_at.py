@@ -122,6 +122,14 @@ def test_a_row_is_asked_each_time_it_is_due():
     assert timedelta(0) < due_in <= timedelta(seconds=1)
 
 
+def test_what_is_due_at_once_when_time_is_over_is_run():
+    chore = Chore.objects.create(script={"NEW": None})
+    drain(Chore, at=timedelta(0))
+    Chore.objects.update(script={})
+    drain(Chore, at=timedelta(minutes=1))
+    assert_history(chore, "NEW", "DOING", "DONE")
+
+
 def test_a_time_out_ends_the_waiting():
     chore = Chore.objects.create(status="DOING", script={"DOING": None})
     chore.refresh_from_db()

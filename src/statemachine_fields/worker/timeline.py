@@ -120,11 +120,13 @@ class Timeline:
             priorities = {state: clock.priority for lane in lanes for state, clock in lane.clocks.items()}
             without = besides.key if besides is not None and besides.lane.bound is bound else None
             due = aging.first_due(priorities, self.stopped_at, without)
-            if due is not None and due.at + self.passed.by <= until:
+            if due is None:
+                continue
+            as_of = max(due.at, self.stopped_at)
+            if self.stands_still and as_of < self.stopped_at + TICK:
+                as_of = self.stopped_at
+            if min(due.at, as_of) + self.passed.by <= until:
                 lane = next(lane for lane in lanes if due.status in lane.clocks)
-                as_of = max(due.at, self.stopped_at)
-                if self.stands_still and as_of < self.stopped_at + TICK:
-                    as_of = self.stopped_at
                 found.append(NextTry(lane, due, as_of + self.passed.by, as_of))
         return min(found, key=lambda each: (each.at, each.due.at), default=None)
 
