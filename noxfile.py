@@ -79,6 +79,8 @@ def tests(session: nox.Session, django: str) -> None:
 def admin(session: nox.Session, django: str) -> None:
     """Try the admin beside other packages, and in other themes. Their own warnings are not ours to mend."""
     session.install("-e", ".[test]", f"Django~={django}.0", *NEIGHBOURS)
+    pictures = {"SMF_DB": "sqlite", "SMF_PICTURES": session.create_tmp()}
+    session.run("pytest", "tests/browser/screenshots.py", env=pictures)
     for installed in ("packages", "unfold", "jazzmin"):
         environment = {"SMF_DB": "sqlite", "SMF_ADMIN": installed}
         session.run("pytest", "-W", "default", "tests/browser/test_neighbours.py", *session.posargs, env=environment)

@@ -2,12 +2,13 @@
 
 SMF_DB=sqlite .venv/bin/pytest tests/browser/screenshots.py
 
-No test by its name, so that the suite leaves it alone. It writes to docs/_static/.
+No test by its name, so that the suite leaves it alone. It writes to docs/_static/, or to the directory that SMF_PICTURES names.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
 import uuid
 from decimal import Decimal
@@ -23,7 +24,7 @@ from tests.browser.orders import TAKE_BACK
 from tests.browser.pages import address, choose, row_page
 from tests.worker.rows import set_clock
 
-PICTURES = Path(__file__).parents[2] / "docs" / "_static"
+PICTURES = Path(os.environ.get("SMF_PICTURES") or Path(__file__).parents[2] / "docs" / "_static")
 NOW = dt.datetime(2026, 11, 16, 14, 30, tzinfo=dt.UTC)
 FIRST_ORDER = 1001
 NAMES = """Ada Lovelace, Alan Turing, Barbara Liskov, Donald Knuth, Edsger Dijkstra, Frances Allen, Grace Hopper,
