@@ -309,6 +309,17 @@ class TestAWrongEntry:
         with pytest.raises(TypeError, match="an entry must be a dict with a key, got"):
             Ticket.states.import_history([wrong])
 
+    def test_may_say_from_and_to_for_short(self):
+        ticket = Ticket.objects.create(status="closed")
+        said = [{"key": ticket.pk, "from": "open", "to": "closed", "at": day(1), "metadata": {"by": "Bob"}}]
+        assert Ticket.states.import_history(said).records == 1
+        assert recorded(ticket) == [(1, "open", "closed", day(1))]
+        assert_clean(Ticket.states)
+
+    def test_says_each_thing_once(self):
+        with pytest.raises(TypeError, match="entry 1 of key 1 has at, to, to_status beside its key"):
+            Ticket.states.import_history([{"key": 1, "to": "open", "to_status": "open", "at": day(1)}])
+
     def test_without_its_time(self):
         with pytest.raises(
             TypeError, match="entry 1 of key 1 has to_status beside its key. It must have to_status and at"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: What an entry must say, and what it may.
 NEEDED = frozenset({"key", "to_status", "at"})
 KNOWN = NEEDED | {"from_status", "metadata", "record"}
+#: What may be said for short.
+SHORT = {"from": "from_status", "to": "to_status"}
 
 #: Ids count milliseconds from here on.
 FIRST_YEAR = 1970
@@ -62,13 +64,14 @@ class Step(NamedTuple):
 
 def read_entries(bound: BoundMachine[Any], key: object, said: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
     """Yield the entries of one row, or raise TypeError or ValueError for what the program that made them got wrong."""
-    for number, entry in enumerate(said, 1):
+    for number, given in enumerate(said, 1):
         where = f"entry {number} of key {key!r}"
-        if not NEEDED <= entry.keys() <= KNOWN:
-            names = ", ".join(sorted(map(str, entry.keys() - {"key"}))) or "nothing"
+        entry = {SHORT.get(name, name): value for name, value in given.items()}
+        if not NEEDED <= entry.keys() <= KNOWN or len(entry) < len(given):
+            names = ", ".join(sorted(map(str, given.keys() - {"key"}))) or "nothing"
             raise TypeError(
                 f"{where} has {names} beside its key. It must have to_status and at, and may have from_status, metadata and "
-                "record."
+                "record. `to` and `from` stand for the names of the states."
             )
         came, went = entry.get("from_status"), entry["to_status"]
         if not (came is None or isinstance(came, str)) or not (isinstance(went, str) and went):

@@ -68,8 +68,8 @@ class HistoryImports(Generic[M]):
     ) -> ImportResult:
         """Write what happened to rows before the machine was there, and return how many got it and which did not.
 
-        Each entry is a dict: `key`, `to_status`, `at`, and, if known, `from_status`, `metadata` and `record` (values for
-        the fields of `transition_base`). The entries of a key follow each other, by time. Without `from_status` an entry
+        Each entry is a dict: `key`, `to_status` (or `to`), `at`, and, if known, `from_status` (or `from`), `metadata` and
+        `record` (values for the fields of `transition_base`). The entries of a key follow each other, by time. Without `from_status` an entry
         says where the row was; if it was there already, that is no move. `rows` is read once and may be a generator: the
         entries of one key at a time are in memory.
 
