@@ -43,8 +43,9 @@ PYTHON = DEVELOPMENT / INTERPRETER
 #: What the suite runs on: the value of SMF_DB (see tests/settings.py), and the name for people.
 DATABASES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
-#: Two at a time, those that do harm to workers one after the other. With arguments of your own you see tests as they run.
-WHOLE_SUITE = ["-n", "2", "--dist", "loadgroup"]
+#: More at a time than most machines for tests have cores, because tests of workers wait more than they compute. With
+#: arguments of your own you see tests as they run.
+WHOLE_SUITE = ["-n", "4", "--dist", "loadgroup"]
 
 CHECKS = [
     ["ruff", "check"],

@@ -28,7 +28,7 @@ PAIRS = [
 ]
 
 #: What workers do under fault depends on processes, signals and PostgreSQL: `dev.py test` shows it once for all pairs.
-WHOLE_SUITE = ["-n", "2", "--dist", "loadgroup", "--ignore=tests/faults"]
+WHOLE_SUITE = ["-n", "3", "--dist", "loadgroup", "--ignore=tests/faults"]
 
 #: What the admin is tried beside, and the versions that the documentation speaks of.
 NEIGHBOURS = [
