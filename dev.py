@@ -45,7 +45,7 @@ DATABASES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
 #: More at a time than most machines for tests have cores, because tests of workers wait more than they compute. With
 #: arguments of your own you see tests as they run.
-WHOLE_SUITE = ["-n", "4", "--dist", "loadgroup"]
+WHOLE_SUITE = ["-n", "3", "--dist", "loadgroup"]
 
 CHECKS = [
     ["ruff", "check"],

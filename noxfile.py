@@ -27,8 +27,10 @@ PAIRS = [
     ("3.13", "6.1"),
 ]
 
-#: What workers do under fault depends on processes, signals and PostgreSQL: `dev.py test` shows it once for all pairs.
-WHOLE_SUITE = ["-n", "3", "--dist", "loadgroup", "--ignore=tests/faults"]
+#: What workers do under fault, and those of two releases side by side, depends on processes, signals and PostgreSQL: `dev.py
+#: test` shows it once for all pairs.
+ONCE = ["--ignore=tests/faults", "--ignore=tests/worker/test_changing_machines.py"]
+WHOLE_SUITE = ["-n", "3", "--dist", "loadgroup", *ONCE]
 
 #: What the admin is tried beside, and the versions that the documentation speaks of.
 NEIGHBOURS = [

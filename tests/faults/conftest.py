@@ -14,12 +14,25 @@ from tests.settings import SMF_DB
 
 HERE = Path(__file__).parent
 
+#: What takes ten seconds and more, and has a shorter relative that the suite runs with every change. For the long run.
+LONG = {
+    "test_stops_far_from_the_database_leave_no_lease",
+    "test_two_thousand_coroutines_far_away",
+    "test_statistics_in_a_silent_database_do_not_keep_rows_of_another_from_being_deleted",
+    "test_fifty_processes_share_the_rows_and_stop",
+    "test_no_question_of_the_worker_waits_long_for_a_lock",
+    "test_the_limit_of_a_queue_holds_while_a_process_that_had_enough_rows_is_replaced",
+    "test_a_guard_that_meets_a_lock_does_not_keep_time_limits_from_being_kept",
+}
+
 
 def pytest_collection_modifyitems(items):
     """Keep the tests of a module on one process of pytest-xdist, which has a server for them."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group(f"faults of {item.path.stem}"))
+            if getattr(item, "originalname", item.name) in LONG and not harness.is_long():
+                item.add_marker(pytest.mark.skip(reason="long; see `python -m tests.faults`"))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from tests.faults.harness import (
     eventually,
     eventually_in,
     execute,
+    is_long,
     locked_table,
     told,
     waiting_for_locks,
@@ -390,7 +391,11 @@ def test_a_table_that_is_altered_meanwhile(start_worker, model, ddl):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("model", [Stunt, AtomicStunt, AsyncStunt], ids=["plain", "atomic", "async"])
+@pytest.mark.parametrize(
+    "model",
+    [AtomicStunt, *([Stunt, AsyncStunt] if is_long() else [])],
+    ids=lambda model: model.__name__.lower(),
+)
 def test_options_of_a_database(start_worker, model, options, settings):
     keys = create_acts(model, *["", "update", "fork", "gather", "nul"] * 60)
     worker = start_worker(
@@ -414,7 +419,7 @@ def test_options_of_a_database(start_worker, model, options, settings):
         eventually_in("FAILED", model, keys[4::5], within=15)
     assert worker.terminate() == 0
     assert "died" not in worker.log()
-    assert told(model, "recovered") == 0
+    assert "isolation_level" in options or told(model, "recovered") == 0  # heartbeats meet conflicts, too
     check_the_rest(model)
     assert len(RECORD.findall(worker.log())) < 60
 

@@ -17,7 +17,7 @@ from tests.faults.campaign.harms import PEOPLE
 from tests.faults.campaign.run import Campaign, Report
 from tests.faults.campaign.shrink import shrink
 
-SECONDS = 40.0
+SECONDS = 40.0 if harness.is_long() else 20.0
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
