@@ -308,7 +308,8 @@ def test_demo_serves_an_admin_in_which_orders_move(start_demo):
 
     wait_until(lambda: not visitor.statuses().keys() <= before.keys())  # new orders come in
     ordered = {**visitor.statuses()}
-    wait_until(lambda: any(ordered.get(order, status) != status for order, status in visitor.statuses().items()))
+    moved = lambda: any(ordered.get(order, status) != status for order, status in visitor.statuses().items())  # noqa: E731
+    wait_until(moved, seconds=120)  # customers pay when they like
     wait_until(lambda: "shop.Order.states" in visitor.get("/admin/statemachine_worker/runstatistics/"))
 
     assert demo.end() == 0
