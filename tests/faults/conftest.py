@@ -23,6 +23,8 @@ LONG = {
     "test_no_question_of_the_worker_waits_long_for_a_lock",
     "test_the_limit_of_a_queue_holds_while_a_process_that_had_enough_rows_is_replaced",
     "test_a_guard_that_meets_a_lock_does_not_keep_time_limits_from_being_kept",
+    "test_a_server_that_is_silent_on_new_connections_too_does_not_stop_the_process",
+    "test_rows_that_one_worker_has_no_thread_for_are_left_to_an_idle_one",
 }
 
 

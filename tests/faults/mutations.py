@@ -816,6 +816,7 @@ def failures(mutation: Mutation, *, all_of_them: bool = False) -> list[str]:
         environment = {
             **os.environ,
             "SMF_DB": "postgresql",
+            "SMF_FAULTS": "long",
             "SMF_SRC": str(copy),
             "PYTHONPATH": str(copy),
             "PYTHONDONTWRITEBYTECODE": "1",
