@@ -1,3 +1,19 @@
 """Fixtures for the whole suite. The database is chosen in settings.py."""
 
+import pytest
+
 pytest_plugins = ["statemachine_fields.pytest_plugin"]
+
+
+@pytest.fixture
+def connect():
+    """Connect receivers for the length of a test."""
+    connected = []
+
+    def connect(signal, receiver, sender):
+        signal.connect(receiver, sender=sender, weak=False)
+        connected.append((signal, receiver, sender))
+
+    yield connect
+    for signal, receiver, sender in connected:
+        signal.disconnect(receiver, sender=sender)

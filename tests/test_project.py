@@ -308,8 +308,11 @@ def test_demo_serves_an_admin_in_which_orders_move(start_demo):
 
     wait_until(lambda: not visitor.statuses().keys() <= before.keys())  # new orders come in
     ordered = {**visitor.statuses()}
-    moved = lambda: any(ordered.get(order, status) != status for order, status in visitor.statuses().items())  # noqa: E731
-    wait_until(moved, seconds=120)  # customers pay when they like
+
+    def has_one_moved():
+        return any(ordered.get(order, status) != status for order, status in visitor.statuses().items())
+
+    wait_until(has_one_moved, seconds=120)  # customers pay when they like
     wait_until(lambda: "shop.Order.states" in visitor.get("/admin/statemachine_worker/runstatistics/"))
 
     assert demo.end() == 0

@@ -18,16 +18,8 @@ def row() -> Stamped:
 
 
 @pytest.fixture
-def connect():
-    connected = []
-
-    def connect(signal, receiver, sender=Stamped):
-        signal.connect(receiver, sender=sender, weak=False)
-        connected.append((signal, receiver, sender))
-
-    yield connect
-    for signal, receiver, sender in connected:
-        signal.disconnect(receiver, sender=sender)
+def connect(connect):
+    return lambda signal, receiver, sender=Stamped: connect(signal, receiver, sender)
 
 
 def test_before_and_after_tell_the_whole_story(row, connect):

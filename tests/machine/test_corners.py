@@ -24,19 +24,6 @@ pytestmark = pytest.mark.django_db
 only_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="written in PostgreSQL's terms")
 
 
-@pytest.fixture
-def connect():
-    connected = []
-
-    def connect(signal, receiver, sender):
-        signal.connect(receiver, sender=sender, weak=False)
-        connected.append((signal, receiver, sender))
-
-    yield connect
-    for signal, receiver, sender in connected:
-        signal.disconnect(receiver, sender=sender)
-
-
 def history(row) -> list[tuple[int, str, str]]:
     return list(row.states.history.order_by("sequence").values_list("sequence", "from_status", "to_status"))
 

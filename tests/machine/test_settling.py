@@ -27,16 +27,8 @@ def story(row):
 
 
 @pytest.fixture
-def receivers():
-    connected = []
-
-    def connect(signal, receiver, sender=Audited):
-        signal.connect(receiver, sender=sender, weak=False)
-        connected.append((signal, receiver, sender))
-
-    yield connect
-    for signal, receiver, sender in connected:
-        signal.disconnect(receiver, sender=sender)
+def receivers(connect):
+    return lambda signal, receiver, sender=Audited: connect(signal, receiver, sender)
 
 
 def swallowing(model, harm):

@@ -34,17 +34,9 @@ def row() -> Stamped:
 
 
 @pytest.fixture
-def receivers():
-    """Connect receivers to `Audited` and disconnect them afterwards."""
-    connected = []
-
-    def connect(signal, receiver):
-        signal.connect(receiver, sender=Audited, weak=False)
-        connected.append((signal, receiver))
-
-    yield connect
-    for signal, receiver in connected:
-        signal.disconnect(receiver, sender=Audited)
+def receivers(connect):
+    """Connect receivers to `Audited`."""
+    return lambda signal, receiver: connect(signal, receiver, Audited)
 
 
 def nested(levels):

@@ -61,30 +61,16 @@ def heard():
     def listen(signal, sender=None):
         calls = []
 
-        def receive(**kwargs):
+        def connect(**kwargs):
             calls.append(kwargs)
 
-        signal.connect(receive, sender=sender)
-        connected.append((signal, receive, sender))
+        signal.connect(connect, sender=sender)
+        connected.append((signal, connect, sender))
         return calls
 
     yield listen
-    for signal, receive, sender in connected:
-        signal.disconnect(receive, sender=sender)
-
-
-@pytest.fixture
-def receive():
-    """Connect receivers for the length of a test."""
-    connected = []
-
-    def connect(signal, receiver, sender):
-        signal.connect(receiver, sender=sender)
-        connected.append((signal, receiver, sender))
-
-    yield connect
-    for signal, receiver, sender in connected:
-        signal.disconnect(receiver, sender=sender)
+    for signal, connect, sender in connected:
+        signal.disconnect(connect, sender=sender)
 
 
 def verdict_of(lease, kind, **said):
@@ -409,7 +395,7 @@ class TestRowByRow:
         ]
 
     @pytest.mark.parametrize("signal", [pre_transition, post_transition])
-    def test_receivers_of_moves_are_told_and_may_veto(self, signal, attempts, committer, receive, events):
+    def test_receivers_of_moves_are_told_and_may_veto(self, signal, attempts, committer, connect, events):
         chores, told = [Chore.objects.create() for _ in range(3)], []
 
         def veto(instance, from_status, to_status, **kwargs):
@@ -417,7 +403,7 @@ class TestRowByRow:
                 raise PermissionError("not that one")
             told.append((instance.pk, from_status, to_status))
 
-        receive(signal, veto, Chore)
+        connect(signal, veto, Chore)
         assert committer.commit(run(attempts, lane_of(Chore))) == []
         assert [columns_of(chore).status for chore in chores] == ["DOING", "NEW", "DOING"]
         assert [chore.states.history.count() for chore in chores] == [1, 0, 1]
@@ -430,14 +416,14 @@ class TestRowByRow:
         assert (events.total["moved"], events.total["failed"]) == (2, 1)
 
     @really
-    def test_receivers_of_commits_are_told_once_for_each_move_that_stands(self, attempts, committer, heard, receive):
+    def test_receivers_of_commits_are_told_once_for_each_move_that_stands(self, attempts, committer, heard, connect):
         chores = [Chore.objects.create() for _ in range(3)]
 
         def veto(instance, **kwargs):
             if instance.pk == chores[1].pk:
                 raise PermissionError("not that one")
 
-        receive(post_transition, veto, Chore)
+        connect(post_transition, veto, Chore)
         committed = heard(transition_committed, Chore)
         committer.commit(run(attempts, lane_of(Chore)))
         assert [told["instance"].pk for told in committed] == [chores[0].pk, chores[2].pk]
@@ -707,23 +693,23 @@ class TestBlock:
         assert Lot.objects.count() == 0
 
     def test_that_was_committed_is_told_as_written_whatever_a_receiver_raises(
-        self, attempts, committer, events, receive, caplog
+        self, attempts, committer, events, connect, caplog
     ):
         def later(**kwargs):
             transaction.on_commit(lambda: 1 / 0)
 
         chore = Chore.objects.create()
-        receive(post_transition, later, Chore)
+        connect(post_transition, later, Chore)
         assert committer.commit(run(attempts, lane_of(Chore))) == []
         assert (columns_of(chore).status, events.total["moved"], events.total["failed"]) == ("DOING", 1, 0)
         assert "is committed, and what was to run after that raised" in caplog.text
 
-    def test_that_a_receiver_marked_for_rollback_is_a_failure(self, attempts, committer, events, receive):
+    def test_that_a_receiver_marked_for_rollback_is_a_failure(self, attempts, committer, events, connect):
         def spoil(**kwargs):
             transaction.set_rollback(True)
 
         chore = Chore.objects.create()
-        receive(post_transition, spoil, Chore)
+        connect(post_transition, spoil, Chore)
         assert committer.commit(run(attempts, lane_of(Chore))) == []
         row = columns_of(chore)
         assert (row.status, row.failures, events.total["moved"]) == ("NEW", 1, 0)
