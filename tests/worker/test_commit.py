@@ -61,16 +61,16 @@ def heard():
     def listen(signal, sender=None):
         calls = []
 
-        def connect(**kwargs):
+        def receive(**kwargs):
             calls.append(kwargs)
 
-        signal.connect(connect, sender=sender)
-        connected.append((signal, connect, sender))
+        signal.connect(receive, sender=sender)
+        connected.append((signal, receive, sender))
         return calls
 
     yield listen
-    for signal, connect, sender in connected:
-        signal.disconnect(connect, sender=sender)
+    for signal, receive, sender in connected:
+        signal.disconnect(receive, sender=sender)
 
 
 def verdict_of(lease, kind, **said):
