@@ -13,8 +13,7 @@ from django.test.utils import isolate_apps, override_settings
 from lab.models import ByWorker, Chore, Ticking
 from statemachine_fields import State, StateMachine, handler, worker_checks
 from statemachine_fields import checks as our_checks
-from statemachine_fields.db.leases import is_served, leases_for
-from statemachine_fields.db.portable_leases import PortableLeases
+from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.signals import post_transition
 
 EDGES = {"A": ["B"], "B": ["C"]}
@@ -342,7 +341,7 @@ class TestDatabases:
 
     def test_the_one_at_hand(self):
         assert is_served(connection) == (connection.vendor in ("postgresql", "sqlite"))
-        assert leases_for(connection).is_shared == (connection.vendor == "postgresql")
+        assert dialect_for(connection).is_shared == (connection.vendor == "postgresql")
 
     def test_only_those_who_deploy_are_told_of_a_single_process(self):
         assert worker_checks.check_one_process not in checks.registry.registry.get_checks()
@@ -357,8 +356,5 @@ class TestDatabases:
 
 def connected(monkeypatch, *, shared, row_locks):
     """Pretend to be on another database."""
-    leases = PortableLeases()
-    leases.is_shared = shared
-    monkeypatch.setattr("statemachine_fields.db.leases.leases_for", lambda connection: leases)
-    monkeypatch.setattr("statemachine_fields.worker_checks.leases_for", lambda connection: leases)
+    monkeypatch.setattr(type(dialect_for(connection)), "is_shared", shared)
     monkeypatch.setattr(connection.features, "has_select_for_update", row_locks)

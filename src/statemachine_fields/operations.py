@@ -15,9 +15,9 @@ from django.core.exceptions import FieldDoesNotExist
 from django.db import models, router
 from django.db.migrations.operations.base import Operation, OperationCategory
 
+from statemachine_fields.db.columns import Names
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.names import Names
 from statemachine_fields.machine.policy import Seconds, seconds_of
 from statemachine_fields.machine.rename import Renamer
 

@@ -9,7 +9,7 @@ from django.apps import AppConfig, apps
 from django.core import checks
 from django.db import connections, models, router
 
-from statemachine_fields.db.leases import is_served, leases_for
+from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.handlers import unheard_handlers
@@ -173,7 +173,7 @@ def one_process_only(machines: Iterable[BoundMachine[Any]]) -> Iterator[checks.W
     aliases = dict.fromkeys(router.db_for_write(machine.model) for machine in machines)
     for alias in aliases:
         connection = connections[alias]
-        if is_served(connection) and not leases_for(connection).is_shared:
+        if is_served(connection) and not dialect_for(connection).is_shared:
             yield checks.Warning(
                 f"The database {alias!r} has rows of timed machines, and one worker process at a time can run them.",
                 hint="Run a single worker process, or move the models to PostgreSQL, where many share the work.",

@@ -22,7 +22,7 @@ from shop.models import Order
 from statemachine_fields import State, StateMachine
 from statemachine_fields.admin import StateMachineAdminMixin, bulk
 from statemachine_fields.admin.base import MachineAdmin
-from statemachine_fields.db.kinds import count_each
+from statemachine_fields.db.counting import count_each
 from tests.admin.browsing import messages_of, page, staff, text_of, words_of
 
 pytestmark = pytest.mark.django_db

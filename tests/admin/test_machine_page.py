@@ -18,8 +18,8 @@ from django.utils import timezone, translation
 from lab.models import Car, Dossier, Invoice, Parcel, Vehicle
 from shop.models import Order
 from statemachine_fields.admin import StateMachineAdminMixin
-from statemachine_fields.db.columns import Written
-from statemachine_fields.db.kinds import first_of_each
+from statemachine_fields.db.counting import first_of_each
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.worker.models import RunStatistics
 from tests.admin.browsing import page, queries, staff, text_of, words_of
@@ -43,7 +43,7 @@ def make(machine, *history, count=1, **values):
         age, _source, target = history[-1]
         changes = {names.status: target, names.sequence: len(history), names.changed_at: now - age}
         found = machine.model._base_manager.filter(pk__in=[row.pk for row in rows])
-        found.update(**{name: Written(value) for name, value in changes.items()})
+        found.update(**{name: MachineValue(value) for name, value in changes.items()})
     machine.transition_model._base_manager.bulk_create(
         machine.build_record(
             id=id_at(now - age),
@@ -276,7 +276,7 @@ def test_five_rows_of_a_state_are_shown_and_a_link_leads_to_all_of_them(admin_cl
 
 def test_a_row_of_a_timed_machine_says_what_its_clock_says_and_its_error(admin_client):
     row = order((10 * DAY, "PAID", "PACKED"))[0]
-    broken = {"status_next_at": Written(None), "status_error": Written(f"No carrier.\n{SCRIPT}")}
+    broken = {"status_next_at": MachineValue(None), "status_error": MachineValue(f"No carrier.\n{SCRIPT}")}
     Order.objects.filter(pk=row.pk).update(**broken)
 
     response = look(admin_client)
@@ -325,7 +325,7 @@ def test_a_multi_table_child_shows_its_own_rows_of_the_machine_of_its_parent(adm
     make(Vehicle.states, (10 * DAY, "PARKED", "MOVING"))
     make(Vehicle.states, (3 * HOUR, "", "PARKED"), (HOUR, "PARKED", "MOVING"))
     car = Car.objects.create()
-    Vehicle.objects.filter(pk=car.pk).update(status_changed_at=Written(timezone.now() - 10 * DAY))
+    Vehicle.objects.filter(pk=car.pk).update(status_changed_at=MachineValue(timezone.now() - 10 * DAY))
 
     response = look(admin_client, Car)
 

@@ -11,7 +11,7 @@ from django.utils import timezone, translation
 
 from lab.models import Dossier
 from shop.models import Order
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from tests.admin.browsing import page, queries, staff, words_of
 from tests.admin.test_machine_page import DAY, HOUR, link_of, look, make, order, stuck
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def set_clocks(rows, **columns):
-    written = {f"status_{name}": Written(value) for name, value in columns.items()}
+    written = {f"status_{name}": MachineValue(value) for name, value in columns.items()}
     Order.objects.filter(pk__in=[row.pk for row in rows]).update(**written)
 
 
@@ -144,8 +144,8 @@ def test_a_state_that_nobody_leaves_is_spared(admin_client):
 def test_moves_out_of_a_state_whose_stays_are_not_on_record_count(admin_client):
     make(Dossier.states, (HOUR, "OPEN", "LOST"))  # how long it was open, nobody knows
     late, early = make(Dossier.states, title="Late", count=2)
-    Dossier.objects.filter(pk=late.pk).update(status_changed_at=Written(timezone.now() - 8 * DAY))
-    Dossier.objects.filter(pk=early.pk).update(status_changed_at=Written(timezone.now() - 6 * DAY))
+    Dossier.objects.filter(pk=late.pk).update(status_changed_at=MachineValue(timezone.now() - 8 * DAY))
+    Dossier.objects.filter(pk=early.pk).update(status_changed_at=MachineValue(timezone.now() - 6 * DAY))
 
     response = look(admin_client, Dossier)
 

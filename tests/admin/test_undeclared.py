@@ -11,7 +11,7 @@ from django.utils import translation
 
 from lab.models import Dossier
 from shop.models import Order
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from tests.admin.browsing import page, queries, staff, words_of
 
 pytestmark = pytest.mark.django_db
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 def lost(count=1, state="MISLAID", **values):
     rows = [Dossier.objects.create(**values) for _ in range(count)]
-    Dossier.objects.filter(pk__in=[row.pk for row in rows]).update(status=Written(state))
+    Dossier.objects.filter(pk__in=[row.pk for row in rows]).update(status=MachineValue(state))
     return rows
 
 
@@ -162,7 +162,7 @@ def test_it_is_said_in_the_language_of_the_reader(admin_client):
 
 def test_the_clock_of_such_a_row_stands_still(admin_client):
     order = Order.objects.create(customer="Ada", total=10)
-    Order.objects.filter(pk=order.pk).update(status=Written("MISLAID"))
+    Order.objects.filter(pk=order.pk).update(status=MachineValue("MISLAID"))
 
     response = admin_client.get(page(Order, "change", order.pk))
 

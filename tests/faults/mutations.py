@@ -643,7 +643,7 @@ MUTATIONS = [
     Mutation(
         "nobody hangs up on a silent server",
         "worker/connections.py",
-        "                leases_for(connection).hang_up(connection)\n",
+        "                dialect_for(connection).hang_up(connection)\n",
         "",
         (f"{OWN}::TestSilence",),
     ),
@@ -664,7 +664,7 @@ MUTATIONS = [
     Mutation(
         "a transaction that Django does not know of is left open",
         "worker/connections.py",
-        "return not leases_for(connection).is_clean(connection)",
+        "return not dialect_for(connection).is_clean(connection)",
         "return False",
         (f"{CONNECTIONS}::TestTidy",),
     ),

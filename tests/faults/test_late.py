@@ -8,7 +8,6 @@ import pytest
 from django.db import connection
 
 from lab.models import Chore
-from statemachine_fields.db.leases import leases_for
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import lanes_of
 from tests.faults.harness import MARKED, check_invariants, create_chores, eventually, runs, wait_for_run, wait_until_all
@@ -98,13 +97,12 @@ def test_an_old_token_is_worth_nothing(database, verb):
     set_expiry("-1 second")
     (new,) = Claimer("new", 60).claim(lane, 1, suspects=True)
     before = Chore.objects.values().get()
-    leases, table = leases_for(connection), Chore.states.table
 
     def said(token):
         if verb == "lock":
-            return leases.lock(connection, table, old.key, token)
+            return lane.lock(old.key, token)
         options = (60,) if verb == "beat" else ()
-        return getattr(leases, verb)(connection, table, [old.key], [token], *options)
+        return getattr(lane, verb)([old.key], [token], *options)
 
     assert not said(old.token)
     assert Chore.objects.values().get() == before

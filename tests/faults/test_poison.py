@@ -7,7 +7,8 @@ from django.db import connection
 from django.db.models import Max
 
 from lab.models import Chore, Vase
-from statemachine_fields.db.leases import Left, leases_for
+from statemachine_fields.db.claims import Left
+from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import lanes_of
@@ -76,7 +77,7 @@ def test_a_row_that_was_left_again_goes_behind_the_others_that_were_left(databas
         if end == "runs out":
             execute("UPDATE lab_chore SET status_lease_expires_at = now() WHERE status_lease_owner = %s", owner)
         else:
-            leases_for(connection).recover(connection, Chore.states.table, ["DOING"], Left(owner))
+            dialect_for(connection).recover(connection, Chore.states.table, ["DOING"], Left(owner))
 
     assert len(Claimer("first", 60).claim(lane, 3)) == 3
     leave("first")

@@ -43,7 +43,7 @@ class TestMoving:
         failed = Stamped.objects.create(status="FAILED")
         result = Stamped.states.bulk_transition(Stamped.objects.all(), "DONE")
         assert result.moved == 2
-        assert result.refusals == [Refusal(failed.pk, "FAILED", "There is no move from 'FAILED' to 'DONE'.")]
+        assert result.refusals == [Refusal(failed.pk, "FAILED", "There is no move from Failed to Done.")]
         assert failed.states.history.count() == 0
 
     def test_goes_through_all_batches(self):
@@ -250,7 +250,7 @@ class TestOneByOne:
     def test_what_may_not_move_is_refused(self):
         hooked = Hooked.objects.create(status="DONE")
         result = Hooked.states.bulk_transition(Hooked.objects.all(), "DONE")
-        assert result.refusals == [Refusal(hooked.pk, "DONE", "There is no move from 'DONE' to 'DONE'.")]
+        assert result.refusals == [Refusal(hooked.pk, "DONE", "There is no move from Done to Done.")]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -674,7 +674,7 @@ class TestBesideOthers:
 
     def test_the_clock_of_a_row_is_left_alone(self):
         chore = Chore.objects.create()
-        names = Chore.states.names.clock
+        names = Chore.states.names.schedule
         before = Chore.objects.values(*names).get()
         assert Chore.states.import_history([entry(chore, "NEW", 1)]).imported == 1
         assert Chore.objects.values(*names).get() == before

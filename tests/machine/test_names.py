@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachine_fields.machine.names import Names
+from statemachine_fields.db.columns import Names
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from lab.models import Car, Invoice, Kept, Logged, Parcel, Project, Ticket, Vehicle
 from statemachine_fields.db import durations
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.exceptions import UnknownState
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.questions import Duration, Durations
@@ -49,8 +49,8 @@ def make_row(machine, history, *, using="default"):
 
 def write_history(machine, row, history, *, using="default"):
     machine.model._base_manager.using(using).filter(pk=row.pk).update(
-        **{machine.names.sequence: Written(len(history))},
-        **({machine.names.changed_at: Written(at(history[-1][0]))} if history else {}),
+        **{machine.names.sequence: MachineValue(len(history))},
+        **({machine.names.changed_at: MachineValue(at(history[-1][0]))} if history else {}),
     )
     machine.transition_model._base_manager.using(using).bulk_create(
         machine.build_record(
@@ -318,9 +318,9 @@ class TestStuck:
         now = timezone.now()
         rows = [Project.objects.create(phase="BUILD") for _ in range(4)]
         for row, hours in zip(rows, (2, 5, 0, 4), strict=True):
-            entered = Written(now - datetime.timedelta(hours=hours))
+            entered = MachineValue(now - datetime.timedelta(hours=hours))
             Project.objects.filter(pk=row.pk).update(phase_changed_at=entered)
-        Project.objects.filter(pk=rows[3].pk).update(phase=Written("PLAN"))
+        Project.objects.filter(pk=rows[3].pk).update(phase=MachineValue("PLAN"))
 
         assert [*Project.flow.stuck("BUILD", datetime.timedelta(hours=1))] == [rows[1], rows[0]]
         assert [*Project.flow.stuck("BUILD", 3 * 3600)] == [rows[1]]
@@ -335,7 +335,7 @@ class TestStuck:
 
     def test_asks_the_clock_of_the_database_when_it_runs(self, monkeypatch):
         row = Ticket.objects.create()
-        Ticket.objects.filter(pk=row.pk).update(status_changed_at=Written(row.status_changed_at - seconds(100)))
+        Ticket.objects.filter(pk=row.pk).update(status_changed_at=MachineValue(row.status_changed_at - seconds(100)))
         monkeypatch.setattr(timezone, "now", lambda: NOON)
 
         assert Ticket.states.stuck("open", 90).get() == row

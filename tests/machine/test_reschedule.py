@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from lab.models import ByWorker, Chore, Crate, Sensor, Stamped, Ticking
 from statemachine_fields import StateMachineError
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.reschedule import SAMPLE, Changes, Rescheduler, mismatches
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def in_seconds(seconds):
 def write(row, **columns):
     """Write columns of the machine as somebody with its own wrapper can."""
     names = type(row).states.names
-    written = {getattr(names, name): Written(value) for name, value in columns.items()}
+    written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
     type(row)._base_manager.filter(pk=row.pk).update(**written)
 
 
@@ -238,7 +238,7 @@ class TestModels:
     def test_of_another_database(self):
         for alias in ("default", "other"):
             Chore.objects.using(alias).create()
-            Chore.objects.using(alias).update(status_next_at=Written(None))
+            Chore.objects.using(alias).update(status_next_at=MachineValue(None))
         Rescheduler(Chore.states, using="other").run()
         assert not Chore.states.due().exists()
         assert Chore.states.due().using("other").exists()

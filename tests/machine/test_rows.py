@@ -14,7 +14,7 @@ from django.utils import timezone
 
 import statemachine_fields
 from lab.models import Audited, Chore, Hooked, Invoice, Reasoned, Tanker, Ticket
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.bulk import BulkResult
 from statemachine_fields.machine.reschedule import Rescheduler, mismatches
 from statemachine_fields.machine.verify import Verifier
@@ -138,7 +138,7 @@ class TestClocks:
         hide(Chore)
         row.states.run_at(timezone.now() + timedelta(days=1))
         assert Rescheduler(Chore.states, using="default").run()[row.status].changed == 1
-        models.QuerySet(Chore).update(status_next_at=Written(None))
+        models.QuerySet(Chore).update(status_next_at=MachineValue(None))
         assert mismatches(Chore.states, "default") == (False, True)
 
 

@@ -30,9 +30,9 @@ from statemachine_fields import (
     StateMachineError,
     UnrecordedStatusChange,
 )
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.columns import FEATURES
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.exceptions import RowLeased
-from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import lanes_of
 from tests.together import together
@@ -53,8 +53,8 @@ def in_seconds(seconds):
 def clock_of(row):
     """Return the columns of a row's clock as the database has them, without their prefix."""
     names = type(row).states.names
-    values = type(row)._base_manager.filter(pk=row.pk).values(*names.clock).get()
-    return {name: values[getattr(names, name)] for name in CLOCK}
+    values = type(row)._base_manager.filter(pk=row.pk).values(*names.schedule).get()
+    return {name: values[getattr(names, name)] for name in FEATURES["schedule"]}
 
 
 def free(token, next_at):
@@ -66,7 +66,7 @@ def free(token, next_at):
 def write(row, **columns):
     """Write columns of the machine as somebody with its own wrapper can."""
     names = type(row).states.names
-    written = {getattr(names, name): Written(value) for name, value in columns.items()}
+    written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
     type(row)._base_manager.filter(pk=row.pk).update(**written)
     row.refresh_from_db()
 
@@ -110,9 +110,9 @@ def worn():
 class TestColumns:
     def test_only_timed_machines_have_them(self):
         names = {field.name for field in Stamped._meta.fields}
-        assert not names & set(Stamped.states.names.clock)
-        assert Stamped.states.names.clock == Chore.states.names.clock
-        assert set(Chore.states.names.clock) <= {field.name for field in Chore._meta.fields}
+        assert not names & set(Stamped.states.names.schedule)
+        assert Stamped.states.names.schedule == Chore.states.names.schedule
+        assert set(Chore.states.names.schedule) <= {field.name for field in Chore._meta.fields}
 
     def test_follow_the_name_of_the_status(self):
         with isolate_apps("lab"):
@@ -153,7 +153,7 @@ class TestColumns:
         assert not [each for each in Chore._meta.indexes if "status_lease_expires_at" in each.fields]
 
     def test_each_can_be_added_to_a_large_table_at_once(self):
-        for name in Chore.states.names.clock:
+        for name in Chore.states.names.schedule:
             field = Chore._meta.get_field(name)
             assert field.null or field.has_db_default(), name
 
@@ -183,7 +183,7 @@ class TestColumns:
 class TestMigrations:
     def test_record_plain_fields(self):
         state = ModelState.from_model(Chore)
-        for name in Chore.states.names.clock:
+        for name in Chore.states.names.schedule:
             _name, path, _args, kwargs = state.fields[name].deconstruct()
             assert path.startswith("django.db.models."), path
             assert "machine" not in kwargs
@@ -324,7 +324,7 @@ class TestOtherWriters:
         chore.save()
         assert clock_of(chore) == before
 
-    @pytest.mark.parametrize("column", CLOCK)
+    @pytest.mark.parametrize("column", FEATURES["schedule"])
     def test_update_is_refused(self, chore, column):
         before = clock_of(chore)
         for value in (before[column], None, F(f"status_{column}")):
@@ -478,9 +478,9 @@ class TestMovesInTheForeground:
         row, token = worn
         [lane] = lanes_of([Chore.states])
         row.states.transition_to("DOING")
-        for verb in (lane.leases.held, lane.leases.release):
-            assert verb(connection, Chore.states.table, [row.pk], [token]) == set()
-        assert lane.leases.beat(connection, Chore.states.table, [row.pk], [token], 60) == set()
+        for verb in (lane.held, lane.release):
+            assert verb([row.pk], [token]) == set()
+        assert lane.beat([row.pk], [token], 60) == set()
 
     def test_a_plain_machine_is_none_of_this(self):
         row = Stamped.objects.create()
@@ -618,7 +618,7 @@ class TestRelease:
         row, token = worn
         row.states.release()
         [lane] = lanes_of([Chore.states])
-        assert lane.leases.held(connection, Chore.states.table, [row.pk], [token]) == set()
+        assert lane.held([row.pk], [token]) == set()
 
     def test_of_a_multi_table_child(self):
         row = Sensor.objects.create()
@@ -813,7 +813,7 @@ class TestRaces:
         def release_first(execute, sql, params, many, context):
             if sql.startswith("SELECT") and not released:
                 released.append(True)
-                lane.leases.release(connection, Chore.states.table, [row.pk], [taken.token])
+                lane.release([row.pk], [taken.token])
             return execute(sql, params, many, context)
 
         later = in_seconds(3600)

@@ -12,7 +12,7 @@ from lab.models import Car, Dossier, Vehicle
 from shop.models import Order
 from statemachine_fields.checks import check_rows
 from statemachine_fields.db import values
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ def dossiers(*states):
     """Create dossiers, each in a state as only SQL can put it there."""
     rows = [Dossier.objects.create(title=state) for state in states]
     for row in rows:
-        Dossier.objects.filter(pk=row.pk).update(status=Written(row.title))
+        Dossier.objects.filter(pk=row.pk).update(status=MachineValue(row.title))
     return rows
 
 
@@ -50,7 +50,7 @@ class TestQuestion:
 
     def test_looks_at_the_table_that_has_the_column(self):
         car = Car.objects.create()
-        Vehicle.objects.filter(pk=car.pk).update(status=Written("FLYING"))
+        Vehicle.objects.filter(pk=car.pk).update(status=MachineValue("FLYING"))
 
         assert Car.states.undeclared_states() == ["FLYING"]
 

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from lab.models import Chore, Ticking
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from tests.scratch import ServedProject
 from tests.settings import SMF_DB
 
@@ -29,7 +29,7 @@ def run(*arguments, **options):
 
 
 def forget_times(model=Chore):
-    model.objects.update(status_next_at=Written(None))
+    model.objects.update(status_next_at=MachineValue(None))
 
 
 class TestCommand:
@@ -78,7 +78,7 @@ class TestCommand:
     @pytest.mark.django_db(databases=["default", "other"])
     def test_database_is_the_one_to_write_to(self):
         Chore.objects.using("other").create()
-        Chore.objects.using("other").update(status_next_at=Written(None))
+        Chore.objects.using("other").update(status_next_at=MachineValue(None))
         assert run("lab.Chore", "--database", "other").startswith("lab.Chore.states: 1 of 1 row\n")
         assert run("lab.Chore").startswith("lab.Chore.states: 0 of 0 rows\n")
 

@@ -13,8 +13,8 @@ import pytest
 from django.db import connection, connections, transaction
 from django.utils import timezone
 
-from statemachine_fields.db.columns import Written
-from statemachine_fields.machine.names import CLOCK
+from statemachine_fields.db.columns import FEATURES
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lanes import Lane, lanes_of
 from statemachine_fields.worker.lease import Lease, now
@@ -67,7 +67,7 @@ def in_seconds(seconds: float) -> datetime.datetime:
 def set_clock(row: Any, **columns: Any) -> None:
     """Write columns of the machine as nobody may: `next_at`, `lease_expires_at` and so on."""
     names = type(row).states.names
-    written = {getattr(names, name): Written(value) for name, value in columns.items()}
+    written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
     type(row)._base_manager.filter(pk=row.pk).update(**written)
 
 
@@ -77,7 +77,7 @@ def let_lease_run_out(row: Any) -> None:
 
 def columns_of(row: Any) -> SimpleNamespace:
     """Return the machine's columns as the database has them, without their prefix."""
-    names, columns = type(row).states.names, ("status", "sequence", "changed_at", *CLOCK)
+    names, columns = type(row).states.names, ("status", "sequence", "changed_at", *FEATURES["schedule"])
     found = type(row)._base_manager.filter(pk=row.pk).values(*[getattr(names, name) for name in columns]).get()
     return SimpleNamespace(**{name: found[getattr(names, name)] for name in columns})
 

@@ -12,8 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from lab.models import Chore, Coupon, Crate, Lot, Sensor
-from statemachine_fields.db.leases import Left, Moving, Settled, Tally, Wanted, leases_for
+from statemachine_fields.db.claims import Left, Wanted
+from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.postgresql_claims import LOCKS, due_text, due_values
+from statemachine_fields.db.tallies import Tally
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.worker.models import RunStatistics
 from tests.worker.rows import (
@@ -37,40 +39,50 @@ pytestmark = [pytest.mark.django_db, not_mariadb]
 
 
 def beat(lane, lease, seconds=60):
-    return lane.leases.beat(lane.connection, lane.bound.table, [lease.key], [lease.token], seconds)
+    return lane.beat([lease.key], [lease.token], seconds)
 
 
 def held(lane, lease):
-    return lane.leases.held(lane.connection, lane.bound.table, [lease.key], [lease.token])
+    return lane.held([lease.key], [lease.token])
 
 
 def release(lane, lease):
-    return lane.leases.release(lane.connection, lane.bound.table, [lease.key], [lease.token])
+    return lane.release([lease.key], [lease.token])
 
 
-def settled(lease, delay=60.0, horizon=None, failures=0, error="", status=None):
-    return Settled(lease.key, lease.token, status or lease.status, delay, horizon, failures, error)
+def leased(lease, status=None):
+    return {"key": lease.key, "was_lease_token": lease.token, "was_status": status or lease.status}
 
 
-def settle(lane, lease, **said):
-    return lane.leases.settle(lane.connection, lane.bound.table, [settled(lease, **said)])
+def in_columns(rows):
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def staying(lease, delay=60.0, horizon=None, failures=0, error="", status=None):
+    facts = {"failures": failures, "error": error, "next_at": delay, "horizon": horizon}
+    return {**leased(lease, status), **facts}
+
+
+def stay(lane, lease, **facts):
+    return lane.stay(in_columns([staying(lease, **facts)]))
 
 
 def moving(lease, to_status, delay=None, metadata="{}", status=None):
-    return Moving(lease.key, lease.token, status or lease.status, to_status, delay, uuid7(), metadata)
+    facts = {"status": to_status, "next_at": delay, "record": uuid7(), "metadata": metadata}
+    return {**leased(lease, status), **facts}
 
 
-def move(lane, lease, to_status="SOLD", updates=(), **said):
-    return lane.leases.move(lane.connection, lane.bound.table, [moving(lease, to_status, **said)], updates)
+def move(lane, lease, to_status="SOLD", updates=(), **facts):
+    return lane.enter(in_columns([moving(lease, to_status, **facts)]), updates)
 
 
 def lock(lane, lease):
     with transaction.atomic():
-        return lane.leases.lock(lane.connection, lane.bound.table, lease.key, lease.token)
+        return lane.lock(lease.key, lease.token)
 
 
 def recover(lane, owner, states=None):
-    return lane.leases.recover(lane.connection, lane.bound.table, states or lane.states, Left(owner)).rows
+    return lane.dialect.recover(lane.connection, lane.bound.table, states or lane.states, Left(owner)).rows
 
 
 @pytest.fixture
@@ -102,7 +114,7 @@ class TestClaim:
     def test_returns_the_row_and_how_long_it_has_been_in_its_state(self, lots, lot):
         set_clock(lot, changed_at=in_seconds(-100), failures=2)
         wanted = Wanted(lots.states, lots.priorities, 1, "me", 60, 0, lots.fields)
-        (claimed,) = lots.leases.claim(connection, lots.bound.table, wanted)
+        (claimed,) = lots.claim(wanted)
         assert claimed.age == about(100)
         values = dict(zip([field.attname for field in lots.fields], claimed.values, strict=True))
         assert (values["id"], values["status"], values["status_failures"]) == (lot.pk, "OPEN", 2)
@@ -220,7 +232,7 @@ VERBS = {
     "beat": beat,
     "held": held,
     "release": release,
-    "settle": settle,
+    "stay": stay,
     "move": move,
     "lock": lock,
 }
@@ -234,7 +246,7 @@ def claimed_by_another(lot, lease):
 
 ENDS = {
     "release": lambda lot, lease: release(lease.lane, lease),
-    "settle": lambda lot, lease: settle(lease.lane, lease),
+    "stay": lambda lot, lease: stay(lease.lane, lease),
     "move": lambda lot, lease: move(lease.lane, lease, "BID", delay=0),
     "recover": lambda lot, lease: recover(lease.lane, "me:1"),
     "a claim by another": claimed_by_another,
@@ -274,7 +286,7 @@ class TestToken:
         assert not VERBS[verb](lots, lease)
         assert (list(Lot.objects.values()), list(Lot.states.transition_model.objects.values())) == (rows, records)
 
-    @pytest.mark.parametrize("end", ["release", "settle", "move", "recover", "transition_to()", "release() of the row"])
+    @pytest.mark.parametrize("end", ["release", "stay", "move", "recover", "transition_to()", "release() of the row"])
     def test_ends_with_no_lease_on_the_row(self, end, lots, lot):
         lease = claim_one(lots)
         ENDS[end](lot, lease)
@@ -291,7 +303,7 @@ class TestToken:
         rows[1].states.release()
         keys, tokens = [row.pk for row in rows], [leases[row.pk].token for row in rows]
         extra = (60,) if verb == "beat" else ()
-        answer = getattr(lots.leases, verb)(connection, lots.bound.table, keys, tokens, *extra)
+        answer = getattr(lots, verb)(keys, tokens, *extra)
         assert answer == {rows[0].pk, rows[2].pk}
 
 
@@ -335,18 +347,18 @@ class TestSettle:
     def test_says_when_the_row_is_due_again(self, delay, horizon, due, lots, lot):
         """The delay counts from now, the horizon from when the row entered its state: 40 seconds ago."""
         set_clock(lot, changed_at=in_seconds(-40))
-        assert settle(lots, claim_one(lots), delay=delay, horizon=horizon) == {lot.pk}
+        assert stay(lots, claim_one(lots), delay=delay, horizon=horizon) == {lot.pk}
         assert seconds_until(columns_of(lot).next_at) == (None if due is None else about(due))
 
     def test_makes_a_row_due_whose_time_is_over(self, lots, lot):
         set_clock(lot, changed_at=in_seconds(-400))
-        settle(lots, claim_one(lots), delay=300, horizon=100)
+        stay(lots, claim_one(lots), delay=300, horizon=100)
         assert claim_one(lots).key == lot.pk
 
     def test_writes_how_the_try_went_and_forgives_crashes(self, lots, lot):
         set_clock(lot, crashes=3, failures=1, error="before")
         (lease,) = claim(lots, suspects=True)
-        settle(lots, lease, failures=2, error="no, ‘%s’")
+        stay(lots, lease, failures=2, error="no, ‘%s’")
         row = columns_of(lot)
         assert (row.failures, row.error, row.crashes, row.status, row.sequence) == (2, "no, ‘%s’", 0, "OPEN", 0)
 
@@ -354,19 +366,19 @@ class TestSettle:
         rows = [Lot.objects.create() for _ in range(3)]
         leases = {lease.key: lease for lease in claim(lots)}
         said = [
-            settled(leases[row.pk], delay=delay, horizon=horizon, failures=number, error=f"error {number}")
+            staying(leases[row.pk], delay=delay, horizon=horizon, failures=number, error=f"error {number}")
             for number, (row, delay, horizon) in enumerate(
                 zip(rows, (10, None, 500), (None, None, 200), strict=True), start=1
             )
         ]
-        assert lots.leases.settle(connection, lots.bound.table, said) == {row.pk for row in rows}
+        assert lots.stay(in_columns(said)) == {row.pk for row in rows}
         written = [columns_of(row) for row in rows]
         assert [(row.failures, row.error) for row in written] == [(1, "error 1"), (2, "error 2"), (3, "error 3")]
         assert [seconds_until(row.next_at) for row in written] == [about(10), None, about(200)]
 
     def test_leaves_a_row_that_is_in_another_state(self, lots, lot):
         lease = claim_one(lots)
-        assert settle(lots, lease, status="BID") == set()
+        assert stay(lots, lease, status="BID") == set()
         assert columns_of(lot).lease_token == lease.token
 
 
@@ -385,8 +397,8 @@ class TestMove:
 
     def test_keeps_the_id_that_was_chosen_for_the_record(self, lots, lot):
         said = moving(claim_one(lots), "SOLD")
-        lots.leases.move(connection, lots.bound.table, [said], ())
-        assert lot.states.history.get().pk == said.record_id
+        lots.enter(in_columns([said]))
+        assert lot.states.history.get().pk == said["record"]
 
     def test_takes_the_row_off_the_clock_without_a_delay(self, lots, lot):
         move(lots, claim_one(lots), "SOLD", delay=None)
@@ -405,7 +417,7 @@ class TestMove:
             moving(leases[row.pk], to, delay, metadata=f'{{"n": {row.pk}}}')
             for row, to, delay in zip(rows, ("BID", "VOID", "SOLD"), (10, None, None), strict=True)
         ]
-        assert lots.leases.move(connection, lots.bound.table, said, ()) == {rows[0].pk, rows[1].pk}
+        assert lots.enter(in_columns(said)) == {rows[0].pk, rows[1].pk}
         assert [columns_of(row).status for row in rows] == ["BID", "VOID", "BID"]
         assert [row.states.history.count() for row in rows] == [1, 1, 1]
         assert rows[0].states.history.get().metadata == {"n": rows[0].pk}
@@ -425,7 +437,7 @@ class TestMove:
 @only_postgresql
 @pytest.mark.django_db(transaction=True)
 class TestLocks:
-    @pytest.mark.parametrize("verb", ["beat", "release", "settle", "move", "lock"])
+    @pytest.mark.parametrize("verb", ["beat", "release", "stay", "move", "lock"])
     def test_of_others_are_passed_by_and_their_rows_are_still_held(self, verb, lots, lot):
         lease = claim_one(lots)
         must_not_wait()
@@ -434,23 +446,25 @@ class TestLocks:
             assert held(lots, lease) == {lot.pk}
         assert VERBS[verb](lots, lease)
 
-    @pytest.mark.parametrize("verb", ["beat", "release", "settle", "move"])
+    @pytest.mark.parametrize("verb", ["beat", "release", "stay", "move"])
     def test_of_others_do_not_hold_up_the_neighbours(self, verb, lots):
         rows = [Lot.objects.create() for _ in range(3)]
         leases = sorted(claim(lots), key=lambda lease: lease.key)
         must_not_wait()
-        said = {
-            "settle": [[settled(lease) for lease in leases]],
-            "move": [[moving(lease, "SOLD") for lease in leases], ()],
-        }.get(verb, [[lease.key for lease in leases], [lease.token for lease in leases]])
+        keys, tokens = [lease.key for lease in leases], [lease.token for lease in leases]
         with locked(rows[1]):
-            answer = getattr(lots.leases, verb)(connection, lots.bound.table, *said, *([60] if verb == "beat" else []))
+            answer = {
+                "beat": lambda: lots.beat(keys, tokens, 60),
+                "release": lambda: lots.release(keys, tokens),
+                "stay": lambda: lots.stay(in_columns([staying(lease) for lease in leases])),
+                "move": lambda: lots.enter(in_columns([moving(lease, "SOLD") for lease in leases])),
+            }[verb]()
         assert answer == {rows[0].pk, rows[2].pk}
 
     def test_of_ours_keep_the_row_until_the_transaction_ends(self, lots, lot):
         lease = claim_one(lots)
         with transaction.atomic():
-            assert lots.leases.lock(connection, lots.bound.table, lease.key, lease.token)
+            assert lots.lock(lease.key, lease.token)
             assert elsewhere(lambda: release(lots, lease)) == set()
             assert elsewhere(lambda: held(lots, lease)) == {lot.pk}
         assert elsewhere(lambda: release(lots, lease)) == {lot.pk}
@@ -458,7 +472,7 @@ class TestLocks:
     def test_of_ours_let_foreign_keys_pass(self, lots, lot):
         lease = claim_one(lots)
         with transaction.atomic():
-            assert lots.leases.lock(connection, lots.bound.table, lease.key, lease.token)
+            assert lots.lock(lease.key, lease.token)
             assert elsewhere(lot.pin_set.create).lot_id == lot.pk
 
     def test_of_a_dead_worker_s_rows_are_left_to_run_out(self, lots):
@@ -528,7 +542,7 @@ class TestKeys:
         assert beat(lane, lease) == held(lane, lease) == {row.pk}
         assert lock(lane, lease)
         assert release(lane, lease) == {row.pk}
-        assert settle(lane, claim_one(lane), delay=0) == {row.pk}
+        assert stay(lane, claim_one(lane), delay=0) == {row.pk}
         assert move(lane, claim_one(lane), target) == {row.pk}
         assert columns_of(row).status == target
         assert row.states.history.get().instance_id == row.pk
@@ -539,7 +553,7 @@ class TestKeys:
         lease = claim_one(lane)
         model.objects.all().delete()
         assert beat(lane, lease) == held(lane, lease) == release(lane, lease) == set()
-        assert settle(lane, lease) == move(lane, lease, target) == set()
+        assert stay(lane, lease) == move(lane, lease, target) == set()
         assert not lock(lane, lease)
 
 
@@ -556,7 +570,7 @@ class TestAddUp:
     PERIOD = timezone.now().replace(minute=0, second=0, microsecond=0)
 
     def add(self, *tallies):
-        leases_for(connection).add_up(connection, RunStatistics._meta.db_table, self.PERIOD, tallies)
+        dialect_for(connection).add_up(connection, RunStatistics._meta.db_table, self.PERIOD, tallies)
 
     def test_sums_by_machine_state_and_period(self):
         self.add(Tally("a.A", "NEW", {"moved": 2, "seconds": 0.5}), Tally("a.A", "OLD", {"failed": 1}))

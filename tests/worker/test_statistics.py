@@ -83,7 +83,7 @@ def test_counts_whose_transaction_has_not_ended_are_waited_for(writer, events, l
     with pytest.raises(OperationalError):
         writer.write()
     count(events, 10)
-    leases = module.leases_for(connection)
+    leases = module.dialect_for(connection)
     with monkeypatch.context() as patch:
         patch.setattr(leases, "was_committed", lambda *args: None)
         writer.write()
@@ -94,7 +94,7 @@ def test_counts_whose_transaction_has_not_ended_are_waited_for(writer, events, l
 
 def test_counts_that_could_not_be_sent_are_kept(writer, events, monkeypatch):
     count(events)
-    leases = module.leases_for(connection)
+    leases = module.dialect_for(connection)
 
     def fail(*args):
         raise OperationalError("no")
@@ -109,7 +109,7 @@ def test_counts_that_could_not_be_sent_are_kept(writer, events, monkeypatch):
 
 def test_a_failure_is_told_and_tried_again_later(writer, events, monkeypatch, caplog):
     count(events)
-    leases = module.leases_for(connection)
+    leases = module.dialect_for(connection)
 
     def fail(*args):
         raise OperationalError("no")

@@ -21,7 +21,6 @@ from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.batches import database_of
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.forms import form_class, writes_the_row
-from statemachine_fields.machine.guards import find_blockers
 from statemachine_fields.machine.questions import read_instant
 from statemachine_fields.machine.rows import all_rows
 
@@ -195,7 +194,7 @@ class BulkMove:
         for row in rows:
             asked += 1
             current = getattr(row, self.status)
-            reasons = [str(each) for each in find_blockers(self.bound, row, current, self.target, self.request.user)]
+            reasons = [str(each) for each in self.bound.judge.blockers(row, current, self.target, self.request.user)]
             if not self.model_admin.has_move_permission(self.request, row):
                 reasons = [self._not_allowed]
             if reasons:

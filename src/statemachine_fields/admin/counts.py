@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.formats import number_format
 
-from statemachine_fields.db.kinds import count_each, count_each_and_find
+from statemachine_fields.db.counting import count_each, count_each_and_find
 from statemachine_fields.machine.bound import BoundMachine
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models import Q
 
-from statemachine_fields.db.kinds import count_each, first_of_each
+from statemachine_fields.db.counting import count_each, first_of_each
 from statemachine_fields.machine.bound import BoundMachine
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from django.db import models
 
 from statemachine_fields.db.clock import clock_sql
-from statemachine_fields.db.dialect import Table
+from statemachine_fields.db.columns import Table
 from statemachine_fields.db.portable import read_time
 
 
@@ -37,16 +37,16 @@ class Aging:
 
     def __init__(self, connection: Any, table: Table) -> None:
         self.connection, self.table = connection, table
-        quote = connection.ops.quote_name
-        self.name, self.audit, self.changed_at = quote(table.name), quote(table.audit), quote(table.changed_at)
+        names = self.names = table.quoted(connection)
+        self.name, self.audit, self.changed_at = names["name"], names["audit"], names["changed_at"]
         times = [self._older(self._stopped(self.changed_at))]
-        if table.clock is not None:
-            self.next_at, self.expires_at = quote(table.clock.next_at), quote(table.clock.lease_expires_at)
+        if table.is_timed:
+            self.next_at, self.expires_at = names["next_at"], names["lease_expires_at"]
             times.insert(0, self._older(self._stopped_due()))
             times.append(self._older(self.expires_at))
-        names = [self.changed_at] if table.clock is None else [self.next_at, self.changed_at, self.expires_at]
-        changes = ", ".join(f"{name} = {time}" for name, time in zip(names, times, strict=True))
-        transitioned_at = quote("transitioned_at")
+        columns = [self.next_at, self.changed_at, self.expires_at] if table.is_timed else [self.changed_at]
+        changes = ", ".join(f"{name} = {time}" for name, time in zip(columns, times, strict=True))
+        transitioned_at = connection.ops.quote_name("transitioned_at")
         self._texts = [
             f"UPDATE {self.name} SET {changes}",
             f"UPDATE {self.audit} SET {transitioned_at} = {self._older(self._stopped(transitioned_at))}",
@@ -67,17 +67,15 @@ class Aging:
         :param stopped_at: for when to take what was written after it.
         :param without: the key of a row to leave out.
         """
-        assert self.table.clock is not None  # noqa: S101 - only timed machines are asked
-        quote, clock = self.connection.ops.quote_name, self.table.clock
         values = {"at": self._time(stopped_at), "key": self._key(without)}
         values |= {f"state{number}": state for number, state in enumerate(priorities)}
         ranks = " ".join(f"WHEN :state{number} THEN {-rank}" for number, rank in enumerate(priorities.values()))
-        status, key = quote(self.table.status), quote(self.table.key)
+        status, key, crashes = self.names["status"], self.names["key"], self.names["crashes"]
         free = self._stopped_due()
         due = f"(CASE WHEN {self.expires_at} > {free} THEN {self.expires_at} ELSE {free} END)"
         text = (
             f"SELECT {due} AS due, {self._stopped(self.changed_at)}, {key}, {status}, "
-            f"{quote(clock.crashes)}, {self.expires_at} IS NOT NULL FROM {self.name} "
+            f"{crashes}, {self.expires_at} IS NOT NULL FROM {self.name} "
             f"WHERE {status} IN ({', '.join(f':state{number}' for number in range(len(priorities)))}) "
             f"AND {self.next_at} IS NOT NULL {'' if without is None else f'AND {key} <> :key '}"
             f"ORDER BY due, CASE {status} {ranks} END, {key} LIMIT 1"
@@ -87,15 +85,14 @@ class Aging:
             row = cursor.fetchone()
         if row is None:
             return None
-        at, entered_at, own_key, its_status, crashes, is_held = row
-        return Due(self._read(at), self._read(entered_at), own_key, its_status, crashes, bool(is_held))
+        at, entered_at, own_key, its_status, its_crashes, is_held = row
+        return Due(self._read(at), self._read(entered_at), own_key, its_status, its_crashes, bool(is_held))
 
     def set_due(self, key: Any, sequence: int, at: datetime.datetime) -> None:
         """Say when a row is due that has stayed in its state."""
-        quote, table = self.connection.ops.quote_name, self.table
         values = {"at": self._time(at), "key": self._key(key)}
-        text = f"UPDATE {self.name} SET {self.next_at} = :at WHERE {quote(table.key)} = :key "
-        text += f"AND {quote(table.sequence)} = {sequence} AND {self.next_at} IS NOT NULL"
+        text = f"UPDATE {self.name} SET {self.next_at} = :at WHERE {self.names['key']} = :key "
+        text += f"AND {self.names['sequence']} = {sequence} AND {self.next_at} IS NOT NULL"
         with self.connection.cursor() as cursor:
             cursor.execute(*_bound(text, values))
 

@@ -1,104 +1,92 @@
-"""The values that `save()` writes into a machine's columns, in place of what the instance holds.
-
-Those that are SQL compile themselves and have no `resolve_expression`. With it, Django 6 would add the column to
-RETURNING and assign what comes back, which is one more write to an attribute whose writes we watch.
-"""
+"""The columns of a machine, by the feature that brings them: the one list of them. Names of migrations depend on it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.db.models import Field
-from django.db.models.expressions import DatabaseDefault
-from django.db.models.sql.compiler import SQLCompiler, SQLInsertCompiler
+from django.db import models
 
-Compiled = tuple[str, tuple[Any, ...]]
+#: What every machine has, and what its features add, in the order of the table. Each is named after the status column.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "machine": ("status", "sequence", "changed_at"),
+    "schedule": ("next_at", "lease_owner", "lease_expires_at", "lease_token", "failures", "crashes", "error"),
+}
 
+#: What a column holds of which nothing is to be said: what a new row has.
+EMPTY: dict[str, Any] = {
+    "next_at": None,
+    "lease_owner": "",
+    "lease_expires_at": None,
+    "lease_token": 0,
+    "failures": 0,
+    "crashes": 0,
+    "error": "",
+}
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A value that the machine itself writes. The column lets nothing else through."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """`SET status_sequence = status_sequence + 1`."""
-
-    column: str
-
-    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
-        return f"{connection.ops.quote_name(self.column)} + 1", ()
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """`SET status = status`: a save of the whole row leaves the column as the database has it."""
-
-    field: Field[Any, Any]
-
-    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
-        return connection.ops.quote_name(self.field.column), ()
+#: The field names for which `<Model>StateTransition` says enough.
+PLAIN_FIELDS = ("status", "state")
 
 
-@dataclass(frozen=True, slots=True)
-class Copied(Keep):
-    """What a raw save has for the column. An UPDATE keeps what the database has if a counter of the row is ahead.
+class Names:
+    """The names that follow from the name of the status column.
 
-    The comparison is part of the UPDATE, so that no move can come in between. It holds whether a counter is compared
-    before it is written or, as MariaDB does it, after: what is written into it is the larger of the two.
+    `status` gives `status_sequence` and `OrderStateTransition`; `payment_status` gives `payment_sequence` and
+    `OrderPaymentStateTransition`; `phase` gives `phase_sequence` and `OrderPhaseStateTransition`. Each column has an
+    attribute here, also those of features that the machine does not have.
     """
 
-    value: Any
-    #: Columns that only ever grow, and how far each had come when the copy was made.
-    counters: tuple[tuple[str, int], ...]
+    def __init__(self, status: str) -> None:
+        endings = [f"_{plain}" for plain in PLAIN_FIELDS if status.endswith(f"_{plain}")]
+        self.prefix = status.removesuffix(endings[0]) if endings else status
+        self.reverse_accessor = f"{status}_transitions"
+        self._by_feature: dict[str, tuple[str, ...]] = {}
+        for feature, columns in FEATURES.items():
+            named = {column: status if column == "status" else f"{self.prefix}_{column}" for column in columns}
+            vars(self).update(named)
+            self._by_feature[feature] = tuple(named.values())
 
-    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
-        inserts = isinstance(compiler, SQLInsertCompiler)
-        sql, params = self._compile_value(compiler, connection, inserts)
-        if inserts:
-            return sql, params
+    if TYPE_CHECKING:
+
+        def __getattr__(self, column: str) -> str: ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that every machine has."""
+        return self._by_feature["machine"]
+
+    @property
+    def schedule(self) -> tuple[str, ...]:
+        """The columns that a timed machine has besides."""
+        return self._by_feature["schedule"]
+
+    def audit_model(self, model_name: str) -> str:
+        if self.status in PLAIN_FIELDS:
+            return f"{model_name}StateTransition"
+        words = "".join(word.capitalize() for word in self.prefix.split("_"))
+        return f"{model_name}{words}StateTransition"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The names, in the database, of a machine's columns and of its audit table."""
+
+    name: str
+    key: str
+    audit: str
+    #: By what each is to the machine: those of its features, and no other.
+    columns: Mapping[str, str]
+    key_field: models.Field[Any, Any]
+    id_field: models.Field[Any, Any]
+    time_field: models.Field[Any, Any]
+
+    @property
+    def is_timed(self) -> bool:
+        return "next_at" in self.columns
+
+    def quoted(self, connection: Any) -> dict[str, str]:
+        """Return all names as SQL writes them, for the texts of statements."""
         quote = connection.ops.quote_name
-        ahead = " OR ".join([f"{quote(column)} > %s" for column, _count in self.counters])
-        counts = [count for _column, count in self.counters]
-        return f"CASE WHEN {ahead} THEN {quote(self.field.column)} ELSE {sql} END", (*counts, *params)
-
-    def _compile_value(self, compiler: SQLCompiler, connection: Any, inserts: bool) -> Compiled:
-        value = self.value
-        if not hasattr(value, "as_sql"):
-            return "%s", (self.field.get_db_prep_save(Written(value), connection),)
-        if isinstance(value, DatabaseDefault) and not inserts:  # no CASE can have the word DEFAULT in it
-            value = value.get_source_expressions()[0]
-        sql, params = compiler.compile(value)
-        return sql, tuple(params)
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """Write a status that is recorded already, if the record still stands, is this row's, and is its latest.
-
-    A savepoint that was rolled back takes the record and the counter with it, a later move raises the counter, and an
-    instance that was given another key saves another row: in each case the column keeps what the database has. Writing it
-    twice is the same as writing it once.
-    """
-
-    field: Field[Any, Any]
-    sequence_column: str
-    status: str
-    sequence: int
-    record_pk: Field[Any, Any]
-    record_id: object
-
-    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
-        quote = connection.ops.quote_name
-        column, owner = quote(self.field.column), self.field.model._meta
-        record, key = quote(self.record_pk.model._meta.db_table), f"{quote(owner.db_table)}.{quote(owner.pk.column)}"
-        sql = (
-            f"CASE WHEN {quote(self.sequence_column)} = %s AND EXISTS(SELECT 1 FROM {record} WHERE "
-            f"{record}.{quote(self.record_pk.column)} = %s AND {record}.{quote('instance_id')} = {key}) "
-            f"THEN %s ELSE {column} END"
-        )
-        record_id = self.record_pk.get_db_prep_value(self.record_id, connection)
-        return sql, (self.sequence, record_id, self.status)
+        names = {"name": self.name, "key": self.key, "audit": self.audit, **self.columns}
+        return {what: quote(name) for what, name in names.items()}

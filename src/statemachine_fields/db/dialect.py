@@ -1,83 +1,26 @@
-"""What the write path asks of a database, and who answers. The one place that reads `connection.vendor`."""
+"""What is asked of a database, and who answers. The one place that reads `connection.vendor`."""
 
 from __future__ import annotations
 
-import datetime
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django.db import InterfaceError, OperationalError, models
+from django.db import InterfaceError, OperationalError
 
-from statemachine_fields.db.durations import Stay, Window
-
-
-@dataclass(frozen=True, slots=True)
-class ClockNames:
-    """The names, in the database, of the columns that a timed machine has."""
-
-    next_at: str
-    lease_owner: str
-    lease_expires_at: str
-    lease_token: str
-    failures: str
-    crashes: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
-    """The names, in the database, of a machine's columns and of its audit table's."""
-
-    name: str
-    key: str
-    status: str
-    sequence: str
-    changed_at: str
-    audit: str
-    key_field: models.Field[Any, Any]
-    id_field: models.Field[Any, Any]
-    time_field: models.Field[Any, Any]
-    clock: ClockNames | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """Which statement a move is. A machine keeps the few it has, so each is itself, and its text is made once."""
-
-    table: Table
-    #: Whether the statement sets the status. If not, a `save()` will.
-    moves: bool = True
-    #: Whether it inserts the audit row. If not, the audit model's own `save()` will.
-    records: bool = True
-    #: Other columns that are compared as well as the status.
-    compares: tuple[str, ...] = ()
-    #: Other columns of the row that it sets, and other columns of the audit table that it fills.
-    updates: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
+if TYPE_CHECKING:
+    from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
+    from statemachine_fields.db.columns import Table
+    from statemachine_fields.db.durations import Stay, Window
+    from statemachine_fields.db.effects import Effect
+    from statemachine_fields.db.tallies import Tally
 
 
 @dataclass(slots=True)
-class Move:
-    """The values of one move, ready for the database."""
-
-    key: Any
-    from_status: str
-    to_status: str
-    record_id: uuid.UUID
-    metadata: str
-    compared: tuple[Any, ...] = ()
-    updates: tuple[Any, ...] = ()
-    extras: tuple[Any, ...] = ()
-    #: On a timed machine: in how many seconds the row is due; None for never.
-    delay: float | None = None
-
-
-@dataclass(slots=True)
-class BulkMove:
-    """The values of the moves of one batch to one state."""
+class SelectedWrite:
+    """The values of moves to one state, of whatever rows a query finds."""
 
     to_status: str
     #: The states from which there is such a move.
@@ -85,11 +28,12 @@ class BulkMove:
     #: The first 96 bits of this are those of each record's id; the rest counts up.
     first_id: uuid.UUID
     metadata: str
-    updates: tuple[Any, ...] = ()
+    #: Other columns that are set, and to what.
+    updates: Sequence[tuple[str, Any]] = ()
     delay: float | None = None
 
 
-class BulkMoved(NamedTuple):
+class SelectedWritten(NamedTuple):
     """What became of a batch: rows seen, rows moved, the last key, and key and status of those refused.
 
     Keys are as the driver reads them: the converters of their field have not seen them yet.
@@ -101,17 +45,7 @@ class BulkMoved(NamedTuple):
     refused: list[tuple[Any, str]]
 
 
-class Moved(NamedTuple):
-    """What a move that happened was given by the database."""
-
-    sequence: int
-    changed_at: datetime.datetime
-    #: Of a timed machine.
-    next_at: datetime.datetime | None = None
-    lease_token: int | None = None
-
-
-class Row(NamedTuple):
+class LockedRow(NamedTuple):
     """Where a locked row stands."""
 
     status: str
@@ -120,32 +54,146 @@ class Row(NamedTuple):
     lease_token: int | None = None
 
 
-class Dialect(Protocol):
-    """One database's way to write a move."""
+class RowWriter(Protocol):
+    """A write of one row, ready to be made again and again."""
 
-    #: Whether `move()` is a single statement, which needs no transaction around it.
+    def __call__(
+        self, connection: Any, key: Any, given: tuple[Any, ...], compared: tuple[Any, ...], record: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """Compare and set the row; None if the comparison missed.
+
+        :param given: what the effect wants, in its order, and then values for the other columns that are set.
+        :param record: id, both states, metadata and other columns of the audit row, where one is written.
+        :return: of a move the row's counter and time; of a timed machine also when it is due, and its token.
+        """
+        ...
+
+
+class Dialect(Protocol):
+    """One database's way to write rows, to lease them, and to be asked about them.
+
+    Every write compares, and every answer names the rows for which it is true: what is not in the answer was not written.
+    `keys` and `tokens` are pairs.
+    """
+
+    #: Whether a move is a single statement, which needs no transaction around it.
     is_one_statement: bool
+    #: Whether many worker processes can work side by side.
+    is_shared: bool
     #: Whether the default that Django gives a time column is UTC. On MariaDB it is the session's local time.
     default_is_utc: bool
 
-    def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
-        """Compare and set the row, raise its counter and insert the audit row; None if the comparison missed."""
+    def row_write(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        *,
+        compares: tuple[str, ...] = ("status",),
+        records: bool = True,
+        updates: tuple[str, ...] = (),
+        extras: tuple[str, ...] = (),
+    ) -> RowWriter:
+        """Return what writes one row: an effect, what is compared besides the key, and whether it is recorded.
+
+        :param updates: other columns that it sets.
+        :param extras: other columns of the audit table that it fills.
+        """
         ...
 
-    def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
+    def write_rows(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        rows: Mapping[str, Sequence[Any]],
+        *,
+        compares: tuple[str, ...] = ("lease_token",),
+        records: bool = False,
+        updates: Sequence[tuple[str, Any]] = (),
+    ) -> set[Any]:
+        """Write many rows, and return the keys of those that were as they had to be and that nobody has locked.
+
+        :param rows: a list for each of: `key`, what is compared as `was_status` and so on, what the effect wants (and
+            `horizon`, if that bounds it), and of records `record` and `metadata`.
+        """
+        ...
+
+    def write_selected(
+        self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
+    ) -> SelectedWritten:
         """Move the rows that a SELECT of key and status finds, in one statement. Asked only where that is possible."""
         ...
 
-    def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
+    def lock(self, connection: Any, table: Table, key: Any) -> LockedRow | None:
         """Lock the row until the transaction ends and say where it stands; None if it is gone."""
         ...
 
-    def is_conflict(self, error: Exception) -> bool:
+    def lock_held(self, connection: Any, table: Table, key: Any, token: int) -> bool:
+        """Lock one row until the transaction ends if it is still leased with this token and nobody else has it locked."""
+        ...
+
+    def held(self, connection: Any, table: Table, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
+        """Return the keys that are still leased with these tokens, locked or not."""
+        ...
+
+    def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
+        """Lease due rows that nobody holds."""
+        ...
+
+    def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
+        """Return the keys of rows that such a claim would take, as the database has them, and lock none."""
+        ...
+
+    def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
+        """Take back what was left behind.
+
+        It looks no further than where the rows end that somebody holds, so that it takes no longer the more are due.
+        """
+        ...
+
+    def is_conflict(self, error: BaseException) -> bool:
         """Say whether the database gave up because of another transaction: deadlock, serialisation, lock time-out."""
+        ...
+
+    def is_statement_lost(self, error: BaseException) -> bool:
+        """Say whether nothing was run, because the server no longer has what was prepared, and the next try will not ask."""
         ...
 
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         """Say how long rows stayed, for each state and each edge that they left by within the window."""
+        ...
+
+    def hang_up(self, connection: Any) -> None:
+        """Break the connection of another thread, so that the database ends its transaction now."""
+        ...
+
+    def is_clean(self, connection: Any) -> bool:
+        """Say whether the connection works and has no transaction open, also none that Django does not know of."""
+        ...
+
+    def is_broken(self, connection: Any) -> bool:
+        """Say whether the other side has ended the connection, and not the program."""
+        ...
+
+    def set_application_name(self, connection: Any, name: str) -> None:
+        """Give a connection a name that operators of the database see, if it is ours alone."""
+        ...
+
+    def own_class(self, base: type[Any]) -> type[Any]:
+        """Return Django's class for connections to this database, with an end to everything it waits for."""
+        ...
+
+    def transaction_number(self, connection: Any) -> int | None:
+        """Return what `was_committed()` knows the open transaction by; None if an answer cannot get lost here."""
+        ...
+
+    def was_committed(self, connection: Any, number: int) -> bool | None:
+        """Say whether a transaction was committed whose end nobody told us; None if it has not ended."""
+        ...
+
+    def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
+        """Add counts to those of the same machine, state and period."""
         ...
 
 
@@ -163,6 +211,12 @@ def _dialect(vendor: str) -> Dialect:
     from statemachine_fields.db.portable import Portable
 
     return Portable()
+
+
+def is_served(connection: Any) -> bool:
+    """Say whether workers can run the rows of this database."""
+    # What is not shared relies on a lock that holds the whole database, as SQLite's does for want of locks on rows.
+    return dialect_for(connection).is_shared or not connection.features.has_select_for_update
 
 
 def sqlstate(error: BaseException) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statemachine_fields.db.dialect import Table
+    from statemachine_fields.db.columns import Table
 
 MEDIAN = 0.5
 P95 = 0.95

@@ -16,6 +16,8 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.utils import load_backend
 
+from statemachine_fields.db.dialect import dialect_for
+
 #: No limit is shorter than this, however short the leases are.
 SHORTEST = 0.5
 #: What part of a lease a statement may take, and how much of that waiting for a lock.
@@ -53,14 +55,12 @@ def own_connection(alias: str, role: str, limits: Limits) -> Any:
 
     :param role: what it is for, as operators of the database see it.
     """
-    from statemachine_fields.db.leases import leases_for
-
     given = connections[alias].settings_dict
     base = load_backend(given["ENGINE"]).DatabaseWrapper
     options = {name: value for name, value in given["OPTIONS"].items() if name != "pool"}
     settings = {**given, "OPTIONS": options, "AUTOCOMMIT": True, "CONN_MAX_AGE": None}
     settings["CONN_HEALTH_CHECKS"] = False
-    connection = leases_for(connections[alias]).own_class(base)(settings, alias)
+    connection = dialect_for(connections[alias]).own_class(base)(settings, alias)
     connection.role, connection.limits = role, limits
     return connection
 

@@ -1,75 +1,185 @@
-"""Moves in SQL that SQLite, MariaDB and MySQL understand. The caller opens the transaction."""
+"""Writes in SQL that SQLite, MariaDB and MySQL understand, row by row. Whoever writes one row opens the transaction.
+
+SQLite has one lock for the whole database. Taking it first makes everything that follows true until the commit, so that
+even a second worker, which would gain nothing, would harm nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from django.db import transaction
+
+from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
-from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table
+from statemachine_fields.db.columns import Table
+from statemachine_fields.db.dialect import LockedRow, SelectedWrite, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
+from statemachine_fields.db.effects import CLAIM, RECOVER, RELEASE, Becomes, Effect, Terms
+from statemachine_fields.db.tallies import Tally, add_up_sql
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
 
 #: deadlock found, lock wait timeout exceeded
 MYSQL_CONFLICTS = ((1213,), (1205,))
 
+#: Rows by how often a worker died of them, or vanished: never, once, more often.
+HOW_OFTEN = {0: "= 0", 1: "= 1", 2: "> 1"}
+
 
 class Portable:
-    """An UPDATE that compares and sets, then an INSERT that copies what it wrote into the audit table."""
+    """An UPDATE that compares and sets, then an INSERT that copies what it wrote into the audit table. One process."""
 
     is_one_statement = False
+    is_shared = False
     default_is_utc = False
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[Shape, bool], _Texts] = {}
+        self._writes: dict[tuple[Any, ...], PortableRowWrite] = {}
 
-    def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
-        in_utc = stores_utc(connection)
-        text = self._texts.get((shape, in_utc))
-        if text is None:
-            text = self._texts[shape, in_utc] = _Texts(shape, connection)
-        key = _prepared(shape.table.key_field, move.key, connection)
-        status = (move.to_status,) if shape.moves else ()
-        compared = (key, move.from_status, *move.compared)
-        with connection.cursor() as cursor:
-            make_ready(connection)  # the text may have been made for another
-            clock = () if in_utc else (local_now(connection),)
-            delay = (later(connection, move.delay),) if shape.table.clock else ()
-            cursor.execute(text.update, (*status, *move.updates, *clock, *delay, *compared))
-            if not cursor.rowcount:
-                return None
-            if shape.records:
-                record_id = _prepared(shape.table.id_field, move.record_id, connection)
-                values = (record_id, move.from_status, move.to_status, move.metadata, *move.extras, key)
-                cursor.execute(text.insert, values)
-            if shape.table.clock or not shape.records or not connection.features.can_return_columns_from_insert:
-                cursor.execute(text.select, (key,))
-            sequence, changed_at, *clocked = cursor.fetchone()
-        changed_at = read_time(changed_at, shape.table, connection)
-        if not clocked:
-            return Moved(sequence, changed_at)
-        return Moved(sequence, changed_at, read_time(clocked[0], shape.table, connection), clocked[1])
+    def row_write(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        *,
+        compares: tuple[str, ...] = ("status",),
+        records: bool = True,
+        updates: tuple[str, ...] = (),
+        extras: tuple[str, ...] = (),
+    ) -> PortableRowWrite:
+        return PortableRowWrite(table, effect, compares, records, updates, extras)
 
-    def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
+    def write_rows(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        rows: Mapping[str, Sequence[Any]],
+        *,
+        compares: tuple[str, ...] = ("lease_token",),
+        records: bool = False,
+        updates: Sequence[tuple[str, Any]] = (),
+    ) -> set[Any]:
+        kind = (table, effect, compares, records, tuple(column for column, _value in updates))
+        write = self._writes.setdefault(kind, PortableRowWrite(*kind))
+        wants, values = effect.wants(table.columns), tuple(value for _column, value in updates)
+        done = set()
+        with _locked(connection, table) as (cursor, names):
+            for place, key in enumerate(rows["key"]):
+                row = {column: given[place] for column, given in rows.items()}
+                if "horizon" in row:
+                    row["next_at"] = self._earlier(cursor, table, names, row, connection)
+                given = (*[row[column] for column in wants], *values)
+                compared = tuple([row[f"was_{column}"] for column in compares])
+                record = (row["record"], row["was_status"], row["status"], row["metadata"]) if records else ()
+                if write(connection, key, given, compared, record) is not None:
+                    done.add(key)
+        return done
+
+    def _earlier(
+        self, cursor: Any, table: Table, names: Mapping[str, str], row: Mapping[str, Any], connection: Any
+    ) -> float | None:
+        """Return in how many seconds the row is due: after the delay, or when its time in the state is up."""
+        delay: float | None = row["next_at"]
+        if row["horizon"] is None:
+            return delay
+        key = _key(table, row["key"], connection)
+        cursor.execute("SELECT {changed_at} FROM {name} WHERE {key} = %s".format(**names), (key,))
+        if (found := cursor.fetchone()) is None:
+            return delay
+        left = max(row["horizon"] - self._age(found[0], self._now(cursor, connection), table, connection), 0.0)
+        return left if delay is None else min(delay, left)
+
+    def write_selected(
+        self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
+    ) -> SelectedWritten:
         raise NotImplementedError("A batch is more than one statement here.")
 
-    def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
-        quote = connection.ops.quote_name
-        name, key_column, sequence = quote(table.name), quote(table.key), quote(table.sequence)
-        params = (_prepared(table.key_field, key, connection),)
-        token = f", {quote(table.clock.lease_token)}" if table.clock else ""
-        select = f"SELECT {quote(table.status)}, {sequence}{token} FROM {name} WHERE {key_column} = %s"
+    def lock(self, connection: Any, table: Table, key: Any) -> LockedRow | None:
+        names = table.quoted(connection)
+        params = (_key(table, key, connection),)
+        names["token"] = ", {lease_token}".format(**names) if table.is_timed else ""
+        select = "SELECT {status}, {sequence}{token} FROM {name} WHERE {key} = %s"
         with connection.cursor() as cursor:
             if connection.features.has_select_for_update:
                 select += " FOR UPDATE"
             else:  # a write is the only lock there is, and it must come before the read
-                cursor.execute(f"UPDATE {name} SET {sequence} = {sequence} WHERE {key_column} = %s", params)
-            cursor.execute(select, params)
+                cursor.execute("UPDATE {name} SET {sequence} = {sequence} WHERE {key} = %s".format(**names), params)
+            cursor.execute(select.format(**names), params)
             found = cursor.fetchone()
-        return None if found is None else Row(*found)
+        return None if found is None else LockedRow(*found)
 
-    def is_conflict(self, error: Exception) -> bool:
+    def lock_held(self, connection: Any, table: Table, key: Any, token: int) -> bool:
+        return bool(self.held(connection, table, [key], [token]))
+
+    def held(self, connection: Any, table: Table, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
+        done = set()
+        with _locked(connection, table) as (cursor, names):
+            text = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s".format(**names)
+            for key, token in zip(keys, tokens, strict=True):
+                cursor.execute(text, (_key(table, key, connection), token))
+                if cursor.fetchone():
+                    done.add(key)
+        return done
+
+    def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
+        quote = connection.ops.quote_name
+        with _locked(connection, table) as (cursor, names):
+            now = self._now(cursor, connection)
+            columns = ", ".join([names["changed_at"], *[quote(each.column) for each in wanted.fields]])
+            update = f"UPDATE {{name}} SET {CLAIM.as_sql(names, terms(connection))} WHERE {{key}} = %s".format(**names)
+            claimed = []
+            for key in self._due(cursor, names, wanted, now):
+                cursor.execute(update, (wanted.owner, later(connection, wanted.seconds), key))
+                if not cursor.rowcount:
+                    continue
+                cursor.execute(f"SELECT {columns} FROM {names['name']} WHERE {names['key']} = %s", (key,))
+                changed_at, *values = cursor.fetchone()
+                claimed.append(Claimed(self._age(changed_at, now, table, connection), tuple(values)))
+        return claimed
+
+    def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
+        with _locked(connection, table) as (cursor, names):
+            return self._due(cursor, names, wanted, self._now(cursor, connection))
+
+    def _due(self, cursor: Any, names: Mapping[str, str], wanted: Wanted, now: Any) -> list[Any]:
+        """Return the keys of the rows that a claim is about, the most urgent first."""
+        keys, sign = (wanted.aside, "NOT IN") if wanted.keys is None else (wanted.keys, "IN")
+        which = f" AND {{key}} {sign} ({_places(keys)})" if keys or wanted.keys is not None else ""
+        found: list[Any] = []
+        for states in [[*wanted.states]] if wanted.crashes else _by_urgency(wanted):
+            cursor.execute(
+                (
+                    f"SELECT {{key}} FROM {{name}} WHERE {{status}} IN ({_places(states)}) AND {{next_at}} <= %s "
+                    f"AND {{lease_expires_at}} IS NULL AND {{crashes}} {HOW_OFTEN[wanted.crashes]}{which} "
+                    "ORDER BY {crashes}, {next_at} LIMIT %s"
+                ).format(**names),
+                (*states, now, *keys, wanted.limit - len(found)),
+            )
+            found += [key for (key,) in cursor.fetchall()]
+        return found
+
+    def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
+        effect = RECOVER if left.is_crash else RELEASE
+        words = (RECOVERED if left.owner is None else DIED) if left.is_crash else ()
+        which = "{lease_expires_at} <= %s" if left.owner is None else "{lease_owner} = %s"
+        with _locked(connection, table) as (cursor, names):
+            held = [_key(table, key, connection) for key in left.held]
+            owner = self._now(cursor, connection) if left.owner is None else left.owner
+            cursor.execute(
+                (
+                    f"UPDATE {{name}} SET {effect.as_sql(names, terms(connection))} "
+                    f"WHERE {{status}} IN ({_places(states)}) AND {which} "
+                    f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)})"
+                ).format(**names),
+                (*words, *states, owner, *held),
+            )
+            return Recovered(int(cursor.rowcount), True)
+
+    def is_conflict(self, error: BaseException) -> bool:
         cause = error.__cause__
         return (
             getattr(cause, "sqlite_errorname", "") in SQLITE_CONFLICTS
@@ -79,36 +189,135 @@ class Portable:
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         return ask_ranks(connection, table, window)
 
+    def is_statement_lost(self, error: BaseException) -> bool:
+        return False
 
-class _Texts:
-    """The statements of one shape."""
+    def hang_up(self, connection: Any) -> None:
+        """A database in a file ends its transaction when the process ends."""
 
-    def __init__(self, shape: Shape, connection: Any) -> None:
-        table = shape.table
+    def is_clean(self, connection: Any) -> bool:
+        return not getattr(connection.connection, "in_transaction", False)
+
+    def set_application_name(self, connection: Any, name: str) -> None:
+        """Nobody would see it."""
+
+    def is_broken(self, connection: Any) -> bool:
+        return False
+
+    def own_class(self, base: type[Any]) -> type[Any]:
+        """A database in a file is never silent, and has a `timeout` for its lock."""
+        return base
+
+    def transaction_number(self, connection: Any) -> int | None:
+        return None
+
+    def was_committed(self, connection: Any, number: int) -> bool | None:
+        return None
+
+    def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
+        with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:
+            for text, params in add_up_sql(connection, table, period, tallies):
+                cursor.execute(text, params)
+
+    def _now(self, cursor: Any, connection: Any) -> Any:
+        sql, params = clock_sql(connection)
+        cursor.execute(f"SELECT {sql}", params)
+        return cursor.fetchone()[0]
+
+    def _age(self, changed_at: Any, now: Any, table: Table, connection: Any) -> float:
+        entered, moment = read_time(changed_at, table, connection), read_time(now, table, connection)
+        return float((moment - entered).total_seconds())
+
+
+class PortableRowWrite:
+    """The statements that write one row, and what an effect wants of the caller as their parameters."""
+
+    def __init__(
+        self,
+        table: Table,
+        effect: Effect,
+        compares: tuple[str, ...],
+        records: bool,
+        updates: tuple[str, ...] = (),
+        extras: tuple[str, ...] = (),
+    ) -> None:
+        self.table, self.compares, self.records = table, compares, records
+        self.effect, self.updates, self.extras = effect, updates, extras
+        self._changes = list(effect.on(table.columns).values())
+        self._is_recorded = "sequence" in effect.changes
+        #: By whether times are stored in UTC, which depends on the connection.
+        self._texts: dict[bool, tuple[str, str, str]] = {}
+
+    def __call__(
+        self, connection: Any, key: Any, given: tuple[Any, ...], compared: tuple[Any, ...], record: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        in_utc = stores_utc(connection)
+        if in_utc not in self._texts:
+            self._texts[in_utc] = self._make_texts(connection)
+        update, insert, select = self._texts[in_utc]
+        table = self.table
+        key = _key(table, key, connection)
+        with connection.cursor() as cursor:
+            make_ready(connection)  # the text may have been made for another
+            cursor.execute(update, (*self._values(connection, given, in_utc), key, *compared))
+            if not cursor.rowcount:
+                return None
+            if not self._is_recorded:
+                return ()
+            if self.records:
+                record_id, *rest = record
+                cursor.execute(insert, (table.id_field.get_db_prep_value(record_id, connection), *rest, key))
+            if table.is_timed or not self.records or not connection.features.can_return_columns_from_insert:
+                cursor.execute(select, (key,))
+            sequence, changed_at, *schedule = cursor.fetchone()
+        changed_at = read_time(changed_at, table, connection)
+        if not schedule:
+            return sequence, changed_at
+        return sequence, changed_at, read_time(schedule[0], table, connection), schedule[1]
+
+    def _values(self, connection: Any, given: tuple[Any, ...], in_utc: bool) -> Iterator[Any]:
+        values = iter(given)
+        for becomes in self._changes:
+            if becomes is Becomes.GIVEN:
+                yield next(values)
+            elif becomes in (Becomes.LATER, Becomes.LATER_OR_HORIZON):
+                yield later(connection, next(values))
+            elif becomes is Becomes.NOW and not in_utc:
+                yield local_now(connection)
+        yield from values
+
+    def _make_texts(self, connection: Any) -> tuple[str, str, str]:
         quote = connection.ops.quote_name
-        name, key, sequence, changed_at = map(quote, (table.name, table.key, table.sequence, table.changed_at))
-        changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
-        changes += [f"{sequence} = {sequence} + 1", f"{changed_at} = {clock_sql(connection)[0]}"]
-        clocked = ""
-        if table.clock:
-            token, next_at = quote(table.clock.lease_token), quote(table.clock.next_at)
-            empty = [f"{quote(name)} = ''" for name in (table.clock.lease_owner, table.clock.error)]
-            zero = [f"{quote(name)} = 0" for name in (table.clock.failures, table.clock.crashes)]
-            changes += [f"{next_at} = {clock_sql(connection, plus=0)[0]}", f"{token} = {token} + 1"]
-            changes += [f"{quote(table.clock.lease_expires_at)} = NULL", *empty, *zero]
-            clocked = f", {next_at}, {token}"
-        where = " AND ".join([f"{quote(column)} = %s" for column in (table.key, table.status, *shape.compares)])
-        self.update = f"UPDATE {name} SET {', '.join(changes)} WHERE {where}"
-        self.select = f"SELECT {sequence}, {changed_at}{clocked} FROM {name} WHERE {key} = %s"
-        columns = ["id", "from_status", "to_status", "metadata", *shape.extras]
-        columns += ["instance_id", "sequence", "transitioned_at"]
-        self.insert = (
-            f"INSERT INTO {quote(table.audit)} ({', '.join(map(quote, columns))}) "
-            f"SELECT {', '.join(['%s'] * (4 + len(shape.extras)))}, {key}, {sequence}, {changed_at} "
-            f"FROM {name} WHERE {key} = %s"
-        )
+        names = self.table.quoted(connection)
+        names["changes"] = self.effect.as_sql(names, terms(connection), also=map(quote, self.updates))
+        names["where"] = " AND ".join([f"{names[column]} = %s" for column in ("key", *self.compares)])
+        names["schedule"] = ", {next_at}, {lease_token}".format(**names) if self.table.is_timed else ""
+        columns = ["id", "from_status", "to_status", "metadata", *self.extras]
+        names["places"] = _places(columns)
+        names["columns"] = ", ".join(map(quote, [*columns, "instance_id", "sequence", "transitioned_at"]))
+        insert = "INSERT INTO {audit} ({columns}) SELECT {places}, {key}, {sequence}, {changed_at} FROM {name} WHERE {key} = %s"
         if connection.features.can_return_columns_from_insert:
-            self.insert += f" RETURNING {quote('sequence')}, {quote('transitioned_at')}"
+            insert += f" RETURNING {quote('sequence')}, {quote('transitioned_at')}"
+        return (
+            "UPDATE {name} SET {changes} WHERE {where}".format(**names),
+            insert.format(**names),
+            "SELECT {sequence}, {changed_at}{schedule} FROM {name} WHERE {key} = %s".format(**names),
+        )
+
+
+@contextmanager
+def _locked(connection: Any, table: Table) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Open a transaction that has the write lock from its first statement on."""
+    names = table.quoted(connection)
+    with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:
+        cursor.execute("UPDATE {name} SET {lease_token} = {lease_token} WHERE {key} IS NULL".format(**names))
+        yield cursor, names
+
+
+def terms(connection: Any) -> Terms:
+    """Return how this database tells the time. What is earlier of two is computed before."""
+    is_later = clock_sql(connection, plus=0)[0]
+    return Terms(now=clock_sql(connection)[0], later=is_later, no_later=is_later)
 
 
 def later(connection: Any, delay: float | None) -> Any:
@@ -118,15 +327,24 @@ def later(connection: Any, delay: float | None) -> Any:
 
 def read_time(value: Any, table: Table, connection: Any) -> Any:
     """Return a time as Django reads it from the database."""
-    for convert in _time_converters(table, connection):
+    column = table.time_field.get_col(table.audit)
+    converters = [*connection.ops.get_db_converters(column), *table.time_field.get_db_converters(connection)]
+    for convert in converters:
         value = convert(value, None, connection)
     return value
 
 
-def _prepared(field: Any, value: Any, connection: Any) -> Any:
-    return field.get_db_prep_value(value, connection)
+def _by_urgency(wanted: Wanted) -> list[list[str]]:
+    """Return the wanted states, those of one priority together, the highest first."""
+    together: dict[int, list[str]] = {}
+    for state, priority in zip(wanted.states, wanted.priorities, strict=True):
+        together.setdefault(priority, []).append(state)
+    return [together[priority] for priority in sorted(together, reverse=True)]
 
 
-def _time_converters(table: Table, connection: Any) -> list[Any]:
-    column = table.time_field.get_col(table.audit)
-    return [*connection.ops.get_db_converters(column), *table.time_field.get_db_converters(connection)]
+def _places(values: Sequence[Any]) -> str:
+    return ", ".join(["%s"] * len(values))
+
+
+def _key(table: Table, key: Any, connection: Any) -> Any:
+    return table.key_field.get_db_prep_value(key, connection)

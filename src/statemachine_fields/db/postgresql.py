@@ -1,27 +1,21 @@
-"""Moves on PostgreSQL: one statement, prepared, on Django's own connection."""
+"""Writes on PostgreSQL: a single statement each, prepared, on Django's own connection."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import logging
-import zoneinfo
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import DatabaseError
-
 from statemachine_fields.db import prepared
-from statemachine_fields.db.dialect import BulkMove, BulkMoved, Move, Moved, Row, Shape, Table, sqlstate
+from statemachine_fields.db.columns import Table
+from statemachine_fields.db.dialect import LockedRow, SelectedWrite, SelectedWritten, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
-
-logger = logging.getLogger("statemachine_fields.db")
+from statemachine_fields.db.effects import Effect
+from statemachine_fields.db.postgresql_claims import PostgreSQLClaims
+from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
+from statemachine_fields.db.postgresql_text import TERMS, TYPES, array_of, key_type, named_places, prepared_keys
 
 #: serialization_failure, deadlock_detected, lock_not_available
 CONFLICTS = ("40001", "40P01", "55P03")
-
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-MICROSECOND = datetime.timedelta(microseconds=1)
 
 # One statement moves the row, counts the move and records it, or does nothing where the comparison misses. After a wait
 # for the row's lock PostgreSQL compares again with the row as it then is, which no sub-select would: hence the counter
@@ -29,7 +23,7 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 # waited for. The time goes back as a number, because Django's loader for timestamptz is slow Python. Every result is cast:
 # a prepared statement is lost if the type of a result changes, and with it the transaction that it is in. A migration may
 # alter a column while we run.
-MOVE = """
+RECORDED = """
     WITH moved AS (
         UPDATE {name} SET {changes} WHERE {where}
         RETURNING {key} AS key, {sequence} AS sequence, {changed_at} AS changed_at{kept})
@@ -45,20 +39,44 @@ SOURCE_WITH_EXTRAS = """SELECT id, from_status, to_status, metadata{extra_names}
       FROM {audit} WHERE false
      UNION ALL SELECT %s, %s, %s, %s{extra_values}, key, sequence, changed_at FROM moved"""
 
-MOVE_ONLY = """
+UNRECORDED = """
     UPDATE {name} SET {changes} WHERE {where}
-    RETURNING {sequence}::bigint, (extract(epoch FROM {changed_at}) * 1000000)::bigint{returned_alone}"""
+    RETURNING {sequence}::bigint, (extract(epoch FROM {changed_at}) * 1000000)::bigint{returned}"""
 
-# A move ends whatever lease there was, and raises the token, so that nothing its holder still says is heard.
-LEAVE_THE_LEASE = """, {next_at} = clock_timestamp() + make_interval(secs => %s), {lease_owner} = '',
-    {lease_expires_at} = NULL, {lease_token} = {lease_token} + 1, {failures} = 0, {crashes} = 0, {error} = ''"""
+# Many rows, each compared with what is said of it. They are locked first, in key order, so that two statements cannot
+# deadlock, and those that somebody else has locked are skipped. `= ANY(ARRAY(...))` keeps the UPDATE on the primary key,
+# where a join would read the whole of a small table. What is given for each row has a place, and the answer names the
+# places: a key would have to be read from what the server sends, as only its field can.
+GIVEN = """
+    given AS MATERIALIZED (SELECT * FROM unnest({arrays}) WITH ORDINALITY AS given ({given}, place)),
+    locked AS MATERIALIZED (
+        SELECT {key} AS key FROM {name} WHERE {key} = ANY(%s::{type}[]) ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""
 
-# A batch in one statement. The rows are locked first, in key order, so that two batches cannot deadlock, and judged by
-# what they hold then. ANY(ARRAY(...)) keeps the UPDATE on the primary key where a join would read the whole table. Ids
-# share their first 96 bits and count up in the rest, which is a third of the cost of making each from random bits. What
-# comes back are rows and not one text or array, so that keys of every type arrive as Django reads them: those that were
-# refused, and the last one.
-BULK_MOVE = """
+MANY = """
+    WITH {locking}
+    UPDATE {name} AS t SET {changes} FROM given WHERE {where}
+    RETURNING given.place"""
+
+MANY_RECORDED = """
+    WITH {locking},
+    moved AS (
+        UPDATE {name} AS t SET {changes} FROM given WHERE {where}
+        RETURNING t.{key} AS key, t.{sequence} AS sequence, t.{changed_at} AS changed_at,
+                  given.place, given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved)
+    SELECT place FROM moved"""
+
+HELD = """
+    SELECT given.place FROM {name} AS t, unnest({arrays}) WITH ORDINALITY AS given ({given}, place)
+     WHERE t.{key} = ANY(%s::{type}[]) AND given.key = t.{key} AND t.{lease_token} = given.was_lease_token"""
+
+# A batch of whatever a query finds. The rows are locked first, in key order, and judged by what they hold then. Ids share
+# their first 96 bits and count up in the rest, which is a third of the cost of making each from random bits. What comes back
+# are rows and not one text or array, so that keys of every type arrive as Django reads them: those that were refused, and
+# the last one.
+SELECTED = """
     WITH found (key, was) AS MATERIALIZED ({select} FOR NO KEY UPDATE),
     moved AS (
         UPDATE {name} SET {changes} WHERE {key} = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
@@ -73,127 +91,162 @@ BULK_MOVE = """
 
 # NO KEY lets foreign-key checks of other transactions pass beside us.
 LOCK = "SELECT {status}::text, {sequence}::bigint{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
+LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO KEY UPDATE SKIP LOCKED"
 
 
-class PostgreSQL:
-    """A single statement for each move, in or out of a transaction, with no savepoint."""
+class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
+    """A single statement for each write, in or out of a transaction, with no savepoint. Any number of processes."""
 
     is_one_statement = True
+    is_shared = True
     default_is_utc = True
 
     def __init__(self) -> None:
-        self._texts: dict[Shape, str] = {}
+        super().__init__()
+        self._texts: dict[tuple[Any, ...], str] = {}
 
-    def move(self, connection: Any, shape: Shape, move: Move) -> Moved | None:
-        text = self._texts.get(shape)
+    def row_write(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        *,
+        compares: tuple[str, ...] = ("status",),
+        records: bool = True,
+        updates: tuple[str, ...] = (),
+        extras: tuple[str, ...] = (),
+    ) -> RowWrite:
+        names = table.quoted(connection)
+        quote = connection.ops.quote_name
+        names["changes"] = effect.as_sql(names, TERMS, also=map(quote, updates))
+        names["where"] = " AND ".join([f"{names[column]} = %s" for column in ("key", *compares)])
+        names["kept"] = names["returned"] = ""
+        if table.is_timed:
+            due, token = "(extract(epoch FROM {next_at}) * 1000000)::bigint", "{lease_token}::bigint"
+            kept, returned = f", {due} AS next_at, {token} AS token", f", {due}, {token}"
+            names["kept"] = kept.format(**names)
+            names["returned"] = returned.format(**names)
+        if not records:
+            return RowWrite(table, UNRECORDED.format(**names))
+        if table.is_timed:
+            names["returned"] = ", (SELECT next_at FROM moved), (SELECT token FROM moved)"
+        names["extra_names"] = "".join(f", {quote(column)}" for column in extras)
+        names["extra_values"] = ", %s" * len(extras)
+        source = (SOURCE_WITH_EXTRAS if extras else SOURCE).format(**names)
+        return RowWrite(table, RECORDED.format(**names, source=source))
+
+    def write_rows(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        rows: Mapping[str, Sequence[Any]],
+        *,
+        compares: tuple[str, ...] = ("lease_token",),
+        records: bool = False,
+        updates: Sequence[tuple[str, Any]] = (),
+    ) -> set[Any]:
+        columns = tuple(column for column, _value in updates)
+        kind = (table, effect, compares, records, columns, *rows)
+        text = self._texts.get(kind)
         if text is None:
-            text = self._texts[shape] = _move_text(shape, connection.ops.quote_name)
-        status = (move.to_status,) if shape.moves else ()
-        key = prepared.key(shape.table.key_field.get_db_prep_value(move.key, connection))
-        delay = (move.delay,) if shape.table.clock else ()
-        compared = (key, move.from_status, *move.compared)
-        record = (move.record_id, move.from_status, move.to_status, move.metadata, *move.extras)
-        params = (*status, *move.updates, *delay, *compared, *(record if shape.records else ()))
-        row = next(iter(run(connection, text, params)), None)
-        if row is None:
-            return None
-        sequence, changed_at, *clock = row
-        if not clock:
-            return Moved(sequence, as_django_reads(changed_at, connection))
-        next_at = None if clock[0] is None else as_django_reads(clock[0], connection)
-        return Moved(sequence, as_django_reads(changed_at, connection), next_at, clock[1])
+            text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, [*rows][1:])
+        keys, *others = rows.values()
+        given = prepared_keys(table, keys, connection)
+        values = (value for _column, value in updates)
+        found = prepared.run(connection, text, (given, *map(array_of, others), given, *values))
+        return named_places(keys, found)
 
-    def bulk_move(self, connection: Any, shape: Shape, move: BulkMove, select: str, params: Sequence[Any]) -> BulkMoved:
-        names = _names(shape, connection.ops.quote_name)
-        text = BULK_MOVE.format(**names, select=select)
-        start = move.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
-        delay = (move.delay,) if shape.table.clock else ()
-        values = (*params, move.to_status, *move.updates, *delay, move.sources, move.first_id.hex[:24], start)
+    def write_selected(
+        self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
+    ) -> SelectedWritten:
+        names = table.quoted(connection)
+        columns = [connection.ops.quote_name(column) for column, _value in write.updates]
+        text = SELECTED.format(**names, changes=effect.as_sql(names, TERMS, also=columns), select=select)
+        start = write.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
+        delay = (write.delay,) if table.is_timed else ()
+        updates = [value for _column, value in write.updates]
+        values = (*params, write.to_status, *delay, *updates, write.sources, write.first_id.hex[:24], start)
         with connection.cursor() as cursor:
-            cursor.execute(text, (*values, move.to_status, move.metadata, move.sources))
+            cursor.execute(text, (*values, write.to_status, write.metadata, write.sources))
             rows = cursor.fetchall()
         if not rows:
-            return BulkMoved(0, 0, None, [])
+            return SelectedWritten(0, 0, None, [])
         last, _was, seen, moved = rows[-1]
-        return BulkMoved(seen, moved, last, [(key, was) for key, was, *_counts in rows if was not in move.sources])
+        return SelectedWritten(seen, moved, last, [(key, was) for key, was, *_ in rows if was not in write.sources])
 
-    def lock(self, connection: Any, table: Table, key: Any) -> Row | None:
-        quote = connection.ops.quote_name
-        names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence")}
-        names["token"] = f", {quote(table.clock.lease_token)}::bigint" if table.clock else ""
+    def lock(self, connection: Any, table: Table, key: Any) -> LockedRow | None:
+        names = table.quoted(connection)
+        token = ", {lease_token}::bigint".format(**names) if table.is_timed else ""
         key = prepared.key(table.key_field.get_db_prep_value(key, connection))
-        rows = run(connection, LOCK.format(**names), (key,))
-        return Row(*rows[0]) if rows else None
+        rows = prepared.run(connection, LOCK.format(**names, token=token), (key,))
+        return LockedRow(*rows[0]) if rows else None
 
-    def is_conflict(self, error: Exception) -> bool:
+    def lock_held(self, connection: Any, table: Table, key: Any, token: int) -> bool:
+        key = prepared.key(table.key_field.get_db_prep_value(key, connection))
+        return bool(prepared.run(connection, LOCK_HELD.format(**table.quoted(connection)), (key, token)))
+
+    def held(self, connection: Any, table: Table, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
+        text = self._texts.get((table, HELD))
+        if text is None:
+            names = _names_of_arrays(connection, table, ["was_lease_token"])
+            text = self._texts[table, HELD] = HELD.format(**names)
+        given = prepared_keys(table, keys, connection)
+        return named_places(keys, prepared.run(connection, text, (given, array_of(tokens), given)))
+
+    def is_conflict(self, error: BaseException) -> bool:
         return sqlstate(error) in CONFLICTS
 
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         return ask_percentiles(connection, table, window)
 
 
-def run(
-    connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = prepared.all_rows
-) -> list[Any]:
-    """Run a statement and return its rows. A prepared statement that the server has lost is sent again, plainly.
+class RowWrite:
+    """A statement that writes one row, ready to be run again and again."""
 
-    :param read: gets the rows from the cursor.
-    """
-    if prepared.is_wanted(connection):
-        try:
-            return prepared.fetch_all(connection, text, params, read)
-        except DatabaseError as error:
-            if not prepared.is_lost(error):
-                raise
-            prepared.give_up(connection)
-            logger.warning(
-                "Database %r lost a prepared statement, as behind a transaction pooler or after a table was altered. "
-                "Nothing ran, and this connection prepares no more. If it happens again and again, set "
-                "STATEMACHINE_FIELDS['PREPARE'] to False.",
-                connection.alias,
-            )
-            if connection.in_atomic_block:
-                raise
-    with connection.cursor() as cursor:
-        cursor.execute(text, params)
-        return read(cursor)
+    __slots__ = ("_prepare_key", "text")
+
+    def __init__(self, table: Table, text: str) -> None:
+        self.text = text
+        self._prepare_key = table.key_field.get_db_prep_value
+
+    def __call__(
+        self, connection: Any, key: Any, given: tuple[Any, ...], compared: tuple[Any, ...], record: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        key = prepared.key(self._prepare_key(key, connection))
+        rows = prepared.run(connection, self.text, (*given, key, *compared, *record))
+        if not rows:
+            return None
+        sequence, changed_at, *schedule = rows[0]
+        if not schedule:
+            return sequence, prepared.as_django_reads(changed_at, connection)
+        next_at, token = schedule
+        due = None if next_at is None else prepared.as_django_reads(next_at, connection)
+        return sequence, prepared.as_django_reads(changed_at, connection), due, token
 
 
-def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:
-    """Return a time as the connection would: aware, or without USE_TZ naive and local."""
-    time = EPOCH + microseconds * MICROSECOND
-    if connection.timezone is not None:
-        return time
-    return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
+def _many_text(
+    connection: Any,
+    table: Table,
+    effect: Effect,
+    compares: tuple[str, ...],
+    records: bool,
+    updates: tuple[str, ...],
+    given: list[str],
+) -> str:
+    names = _names_of_arrays(connection, table, given)
+    also = map(connection.ops.quote_name, updates)
+    names["changes"] = effect.as_sql(names, TERMS, given="given.{}", row="t.", also=also)
+    where = ["t.{key} = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t.{key}".format(**names)]
+    names["where"] = " AND ".join(where + [f"t.{names[column]} = given.was_{column}" for column in compares])
+    names["locking"] = GIVEN.format(**names)
+    return (MANY_RECORDED if records else MANY).format(**names)
 
 
-def _names(shape: Shape, quote: Any) -> dict[str, str]:
-    """Return what the texts name, and what the row's UPDATE sets."""
-    table = shape.table
-    names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence", "changed_at", "audit")}
-    changes = [f"{quote(column)} = %s" for column in ([table.status] if shape.moves else []) + [*shape.updates]]
-    changes += ["{sequence} = {sequence} + 1".format(**names), "{changed_at} = clock_timestamp()".format(**names)]
-    names["changes"] = ", ".join(changes)
-    names["kept"] = names["returned"] = names["returned_alone"] = ""
-    if table.clock:
-        # Its parameter comes after the updates: everything that is set without one stands behind it.
-        clock = {name: quote(column) for name, column in dataclasses.asdict(table.clock).items()}
-        names["changes"] += LEAVE_THE_LEASE.format(**clock)
-        due = f"(extract(epoch FROM {clock['next_at']}) * 1000000)::bigint"
-        names["kept"] = f", {due} AS next_at, {clock['lease_token']}::bigint AS token"
-        names["returned"] = ", (SELECT next_at FROM moved), (SELECT token FROM moved)"
-        names["returned_alone"] = f", {due}, {clock['lease_token']}::bigint"
-    names["extra_names"] = "".join(f", {quote(column)}" for column in shape.extras)
-    names["extra_values"] = ", %s" * len(shape.extras)
+def _names_of_arrays(connection: Any, table: Table, given: list[str]) -> dict[str, str]:
+    names = table.quoted(connection)
+    names["type"] = key_type(table, connection)
+    names["given"] = ", ".join(["key", *given])
+    kinds = [names["type"], *[TYPES[name.removeprefix("was_")] for name in given]]
+    names["arrays"] = ", ".join([f"%s::{kind}[]" for kind in kinds])
     return names
-
-
-def _move_text(shape: Shape, quote: Any) -> str:
-    names = _names(shape, quote)
-    names["where"] = "{key} = %s AND {status} = %s".format(**names)
-    for column in shape.compares:
-        names["where"] += f" AND {quote(column)} = %s"
-    if not shape.records:
-        return MOVE_ONLY.format(**names)
-    source = (SOURCE_WITH_EXTRAS if shape.extras else SOURCE).format(**names)
-    return MOVE.format(**names, source=source)

@@ -1,19 +1,16 @@
-"""Claims on PostgreSQL: which rows are due, in SQL, and how they are read, whatever is wrong with one of them."""
+"""Claims on PostgreSQL: which rows are due, in SQL, and how they are read, whatever is wrong with one of them; and how those are
+found that a worker left behind."""
 
 from __future__ import annotations
 
-import dataclasses
-import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared
-from statemachine_fields.db.dialect import Table
-from statemachine_fields.db.leases import Claimed, Wanted
-from statemachine_fields.db.postgresql import as_django_reads
-
-#: Types whose text is the same in an array.
-PLAIN = (int, float, uuid.UUID)
+from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.columns import Table
+from statemachine_fields.db.effects import CLAIM, RECOVER, RELEASE
+from statemachine_fields.db.postgresql_text import TERMS, array_of, key_type, prepared_keys
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
 # behind 200,000 rows of another would take as long as it takes to pass those. NO KEY lets foreign-key checks pass beside
@@ -36,10 +33,9 @@ SUSPECTS = """
            AND {lease_expires_at} IS NULL AND {crashes} {how_often}{which}
          ORDER BY {crashes}, {next_at} LIMIT %s{lock}"""
 
-CLAIM = """
+CLAIMED = """
     WITH due AS MATERIALIZED ({due})
-    UPDATE {name} SET {lease_token} = {lease_token} + 1, {lease_owner} = %s,
-           {lease_expires_at} = clock_timestamp() + make_interval(secs => %s)
+    UPDATE {name} SET {changes}
      WHERE {key} = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM {changed_at}))::float8{columns}"""
 
@@ -48,7 +44,68 @@ LOCKS = " FOR NO KEY UPDATE SKIP LOCKED"
 #: Rows by how often a worker died of them, or vanished: never, once, more often.
 HOW_OFTEN = {1: "= 1", 2: "> 1"}
 
+# Rows are claimed in the order in which they became due, so those that are held come before those that nobody has
+# claimed yet, and a walk along the same index need not go further than where the held ones end: see recover().
+FREED = """
+    WITH walked AS MATERIALIZED (
+        SELECT found.* FROM unnest(%s::text[]) AS wanted (state)
+         CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place FROM (
+                SELECT {key} AS key, {lease_expires_at} IS NOT NULL OR {crashes} > 0 AS is_taken, ({which}) AS is_wanted
+                  FROM {name} WHERE {status} = wanted.state AND {next_at} <= statement_timestamp()
+                 ORDER BY {next_at} LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT {key} AS key FROM {name}
+         WHERE {key} = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND {lease_expires_at} IS NOT NULL AND ({which})
+         ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE {name} SET {changes}
+         WHERE {key} = ANY(ARRAY(SELECT key FROM left_open)) RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked)"""
+
+#: How many rows of a state to look at first, and how many times as many if there are held ones among the last of them.
+FIRST_WALK, LONGER_WALK, LONGEST_WALK = 16, 8, 1_000_000
+
 _claims: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
+
+
+class PostgreSQLClaims:
+    """Claims by any number of processes, side by side."""
+
+    def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
+        times, text = claim_text(table, wanted, connection)
+        values = (*due_values(table, wanted, connection), wanted.owner, wanted.seconds)
+        rows = prepared.run(connection, text, values, read_rows)
+        return [read_claimed(table, wanted.fields, times, row, connection) for row in rows]
+
+    def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
+        text = due_text(table, wanted, connection, lock="")
+        # As the server has them: they go back as they came.
+        return [row[0] for row in prepared.run(connection, text, due_values(table, wanted, connection))]
+
+    def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
+        names = names_of(table, connection)
+        effect = RECOVER if left.is_crash else RELEASE
+        names["changes"] = effect.as_sql(names, TERMS)
+        which = "{lease_expires_at} <= statement_timestamp()"
+        params: tuple[Any, ...] = ()
+        if left.owner is not None:
+            which, params = "{lease_owner} = %s", (left.owner,)
+        if left.held:
+            which, params = (
+                which + " AND {key} <> ALL(%s::{type}[])",
+                (*params, prepared_keys(table, left.held, connection)),
+            )
+        names["which"] = which.format(**names)
+        text, words = FREED.format(**names), RECOVERED if left.owner is None else DIED
+        blame = words if left.is_crash else ()
+        freed, walk = 0, FIRST_WALK
+        while True:
+            ((found, last),) = prepared.run(connection, text, ([*states], *params, walk, *params, *blame))
+            freed += found
+            if last <= walk // 2 or walk >= LONGEST_WALK:
+                return Recovered(freed, last > 0)
+            walk *= LONGER_WALK
 
 
 def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int, ...], str]:
@@ -58,9 +115,8 @@ def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int
     found = _claims.get(kind)
     if found is not None:
         return found
-    assert table.clock is not None  # noqa: S101 - only timed machines are claimed
     quote = connection.ops.quote_name
-    slow = (table.changed_at, table.clock.next_at, table.clock.lease_expires_at)
+    slow = [table.columns[name] for name in ("changed_at", "next_at", "lease_expires_at")]
     columns = [
         "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint END".format(quote(field.column))
         if field.column in slow
@@ -68,8 +124,10 @@ def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int
         for field in wanted.fields
     ]
     times = tuple(place for place, field in enumerate(wanted.fields) if field.column in slow)
-    text = CLAIM.format(
-        **names_of(table, connection),
+    names = names_of(table, connection)
+    text = CLAIMED.format(
+        **names,
+        changes=CLAIM.as_sql(names, TERMS),
         due=due_text(table, wanted, connection, LOCKS),
         columns="".join(f", {column}" for column in columns),
     )
@@ -109,7 +167,7 @@ def read_claimed(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], 
             error = error or ValueError(f"{fields[place].column} is infinite.")
             continue
         try:
-            values[place] = as_django_reads(time, connection)
+            values[place] = prepared.as_django_reads(time, connection)
         except (OverflowError, ValueError) as problem:  # of a year that Python does not know
             values[place], error = None, problem
     return Claimed(age, tuple(values), error)
@@ -143,9 +201,7 @@ def _read_row(cursor: Any, result: Any, place: int) -> Any:
 
 def _read_texts(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], texts: list[bytes | None]) -> list[Any]:
     """Return the key and the machine's columns of an unread row, and nothing for the others."""
-    assert table.clock is not None  # noqa: S101 - only timed machines are claimed
-    clock = dataclasses.asdict(table.clock).values()
-    ours = {table.key, table.status, table.sequence, table.changed_at, *clock}
+    ours = {table.key, *table.columns.values()}
     age, *values = [None if text is None else text.decode() for text in texts]
     row: list[Any] = [float(age or 0)]
     for place, (field, text) in enumerate(zip(fields, values, strict=True)):
@@ -157,25 +213,4 @@ def _read_texts(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], t
 
 
 def names_of(table: Table, connection: Any) -> dict[str, str]:
-    quote = connection.ops.quote_name
-    names = {name: quote(getattr(table, name)) for name in ("name", "key", "status", "sequence", "changed_at", "audit")}
-    assert table.clock is not None  # noqa: S101 - only timed machines come here
-    names.update({name: quote(column) for name, column in dataclasses.asdict(table.clock).items()})
-    # Without its length, to which a cast would cut in silence.
-    names["type"] = str(table.key_field.rel_db_type(connection)).split("(", maxsplit=1)[0]
-    return names
-
-
-def array_of(values: Sequence[Any]) -> Any:
-    """Return values as an array, written out: psycopg's way costs ten times as much Python, which the handlers need."""
-    texts: dict[Any, str] = {}
-    for value in set(values):
-        if value is None:
-            texts[value] = "NULL"
-        elif isinstance(value, str):
-            texts[value] = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        elif isinstance(value, PLAIN):
-            texts[value] = str(value)
-        else:  # a key of a type we know nothing of
-            return [*values]
-    return "{" + ",".join([texts[value] for value in values]) + "}"
+    return {**table.quoted(connection), "type": key_type(table, connection)}

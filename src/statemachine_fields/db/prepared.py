@@ -6,11 +6,15 @@ transaction pooler may hand the next statement to another server connection, whi
 
 from __future__ import annotations
 
+import datetime
+import logging
 import secrets
+import zoneinfo
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from django.db import DatabaseError
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields.conf import settings
@@ -19,6 +23,11 @@ from statemachine_fields.db.dialect import sqlstate
 if TYPE_CHECKING or is_psycopg3:
     import psycopg
     from psycopg.types.numeric import Int8
+
+logger = logging.getLogger("statemachine_fields.db")
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+MICROSECOND = datetime.timedelta(microseconds=1)
 
 #: invalid_sql_statement_name and duplicate_prepared_statement: the server was not asked to run anything.
 LOST = ("26000", "42P05")
@@ -70,6 +79,39 @@ def all_rows(cursor: Any) -> list[Any]:
     return rows
 
 
+def run(connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = all_rows) -> list[Any]:
+    """Run a statement and return its rows. A prepared statement that the server has lost is sent again, plainly.
+
+    :param read: gets the rows from the cursor.
+    """
+    if is_wanted(connection):
+        try:
+            return fetch_all(connection, text, params, read)
+        except DatabaseError as error:
+            if not is_lost(error):
+                raise
+            give_up(connection)
+            logger.warning(
+                "Database %r lost a prepared statement, as behind a transaction pooler or after a table was altered. "
+                "Nothing ran, and this connection prepares no more. If it happens again and again, set "
+                "STATEMACHINE_FIELDS['PREPARE'] to False.",
+                connection.alias,
+            )
+            if connection.in_atomic_block:
+                raise
+    with connection.cursor() as cursor:
+        cursor.execute(text, params)
+        return read(cursor)
+
+
+def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:
+    """Return a time as the connection would: aware, or without USE_TZ naive and local."""
+    time = EPOCH + microseconds * MICROSECOND
+    if connection.timezone is not None:
+        return time
+    return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
+
+
 def fetch_all(
     connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = all_rows
 ) -> list[Any]:
@@ -79,6 +121,7 @@ def fetch_all(
     connection, since making one rebuilds its adapters. It is out of its slot while in use, because an execute wrapper may
     move another row.
     """
+    connection.close_if_health_check_failed()
     connection.ensure_connection()
     driver = connection.connection
     kept = getattr(connection, SLOT, None)

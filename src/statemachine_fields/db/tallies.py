@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
-
-from statemachine_fields.db.leases import Tally
 
 # What other workers have counted is added to, never read first: nothing is lost however many write at once.
 ADD_UP = """
     INSERT INTO {table} (machine, state, period, {columns}) VALUES (%s, %s, %s, {places})
     ON CONFLICT (machine, state, period) DO UPDATE SET {sums}"""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much of what happened, to be added to what other workers have counted."""
+
+    machine: str
+    state: str
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 def add_up_sql(

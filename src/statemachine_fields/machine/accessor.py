@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
+from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.guards import Blocker, find_blockers
+from statemachine_fields.machine.guards import Blocker
 from statemachine_fields.machine.kept import records_of_rows
-from statemachine_fields.machine.metadata import read_metadata
 from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.timed import RowClock
-from statemachine_fields.machine.transition import Transitioner
+from statemachine_fields.machine.transition import transition
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -92,7 +92,7 @@ class StateMachineAccessor(Generic[M]):
 
         :param user: whose permissions count. Without one, permissions are not asked.
         """
-        return find_blockers(self._bound, self._instance, self.current, plain(state), user)
+        return self._bound.judge.blockers(self._instance, self.current, plain(state), user)
 
     def transition_to(
         self,
@@ -123,17 +123,19 @@ class StateMachineAccessor(Generic[M]):
         :raises ConcurrentTransition: the row is not where `expected` says, or the database gave up on a conflict.
         :raises RowMissing: the instance was never saved, or its row is gone.
         """
-        return Transitioner(
+        if save and update is None and record is None and expected is None and user is None:
+            return transition(self._bound, self._instance, plain(new_status), metadata)
+        return transition(
             self._bound,
             self._instance,
             plain(new_status),
-            metadata=metadata,
+            metadata,
             update=update,
             record=record,
             expected=plain(expected) if isinstance(expected, str) else expected,
             user=user,
             save=save,
-        ).run()
+        )
 
     def force_transition_to(
         self,
@@ -151,15 +153,10 @@ class StateMachineAccessor(Generic[M]):
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError("A forced transition needs a reason, which is kept with its record.")
         read_metadata(metadata)
-        return Transitioner(
-            self._bound,
-            self._instance,
-            plain(new_status),
-            metadata={**(metadata or {}), "forced": True, "reason": reason},
-            update=update,
-            record=record,
-            forced=True,
-        ).run()
+        facts = {**(metadata or {}), "forced": True, "reason": reason}
+        return transition(
+            self._bound, self._instance, plain(new_status), facts, update=update, record=record, forced=True
+        )
 
     def run_at(self, when: datetime.datetime | None = None) -> None:
         """Make the row due at an instant, sooner or later than its policy says; at once without one. For timed machines.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, models, router
 
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Batches:
         if features.has_select_for_update:
             return rows.select_for_update(no_key=features.has_select_for_no_key_update)
         # A write is the only lock there is, and it must come before the read.
-        self.owners.filter(pk=None).update(**{self.bound.names.sequence: Written(0)})
+        self.owners.filter(pk=None).update(**{self.bound.names.sequence: MachineValue(0)})
         return rows
 
     def _windows(self, as_owners: bool) -> Iterator[models.QuerySet[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -13,11 +12,10 @@ from django.apps import apps
 from django.db import models
 from django.db.models.base import ModelState
 
-from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Raised, Settle, Written
-from statemachine_fields.db.dialect import ClockNames, Shape, Table
+from statemachine_fields.db.columns import FEATURES, Table
+from statemachine_fields.db.expressions import PendingStatus
 from statemachine_fields.drawing.details import NO_DETAILS, details_of
-from statemachine_fields.exceptions import InvalidStateTransition, RetiredState, UnrecordedStatusChange
+from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
 from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.fields import StatusField, row_label
@@ -25,8 +23,8 @@ from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.handlers import Handler, collect_handlers
 from statemachine_fields.machine.history_import import HistoryImports
 from statemachine_fields.machine.initial import InitialRecorder
+from statemachine_fields.machine.judge import Judge
 from statemachine_fields.machine.listeners import is_made_plainly
-from statemachine_fields.machine.names import CLOCK
 from statemachine_fields.machine.policy import Clock
 from statemachine_fields.machine.questions import Questions
 from statemachine_fields.machine.rows import all_rows
@@ -37,6 +35,7 @@ from statemachine_fields.machine.updates import is_expression
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.plan import Plan
 
 M = TypeVar("M", bound=models.Model)
 
@@ -66,11 +65,13 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         self.is_timed = len(self.columns) > len(self.names.columns)
         handlers = collect_handlers(model, machine, self.accessor)  # also where it finds only what is wrong with them
         self.clocks = MappingProxyType(self._set_clocks(handlers) if self.is_timed else {})
-        self._key_name = model._meta.pk.attname
+        #: The attribute that has the key of the row with the machine's columns.
+        self.key_name: str = model._meta.pk.attname
+        self.judge = Judge(self)
+        self.plans: dict[tuple[Any, ...], Plan] = {}
         self.audit_model = build_audit_model(self)
         if self.audit_model is not None:
             self.table = self._describe_table(self.audit_model)
-        self._shapes: dict[tuple[Any, ...], Shape] = {}
 
     def __str__(self) -> str:
         return f"{self.model._meta.label}.{self.accessor}"
@@ -111,13 +112,6 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
             )
         return self.audit_model
 
-    def refuse_move(self, label: str, from_status: str, to_status: str) -> InvalidStateTransition:
-        """Return what is wrong with a move between two states that is not declared."""
-        allowed = self.graph.targets(from_status)
-        if self.graph.states[to_status].retired:
-            return RetiredState(label, to_status, from_status, allowed)
-        return InvalidStateTransition(label, from_status, to_status, allowed)
-
     def label_of(self, state: str) -> str:
         """Return a state's label in the active language, or the value itself if it is no longer declared."""
         return str(self.graph.states[state].label) if state in self.graph else state
@@ -131,12 +125,12 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
 
     def key_of(self, instance: models.Model) -> Any:
         """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""
-        return getattr(instance, self._key_name)
+        return getattr(instance, self.key_name)
 
-    def settle(self, pending: Pending) -> Settle:
+    def settle(self, pending: Pending) -> PendingStatus:
         """Return what a `save()` writes for a status that is already recorded."""
         pending.was_saved = True
-        return Settle(
+        return PendingStatus(
             field=self.field,
             sequence_column=self.names.sequence,
             status=pending.status,
@@ -155,47 +149,23 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         """Return in how many seconds a row that enters the state is due; None for never."""
         return self.clocks[state].entry_delay(after) if self.is_timed else None
 
-    def free_clock(self, next_at: datetime.datetime | None, token: int | None) -> dict[str, Any]:
-        """Return what the clock's columns hold after a move."""
-        names = self.names
-        values: dict[str, Any] = {names.next_at: next_at, names.lease_owner: "", names.lease_expires_at: None}
-        return {**values, names.lease_token: token, names.failures: 0, names.crashes: 0, names.error: ""}
-
-    def end_leases(self, delay: float | None) -> dict[str, Any]:
-        """Return what an `update()` of many rows that move writes into the clock's columns."""
-        if not self.is_timed:
-            return {}
-        written = {name: Written(value) for name, value in self.free_clock(None, None).items()}
-        token, next_at = self.names.lease_token, self.names.next_at
-        due = Written(None) if delay is None else DatabaseClock(delay)
-        return {**written, token: Raised(token), next_at: due}
-
     def _describe_table(self, audit_model: type[StateTransition[M]]) -> Table:
         """Return what the machine's columns and its audit table are called in the database."""
         meta, audit = self.model._meta, audit_model._meta
         return Table(
             name=meta.db_table,
             key=str(meta.pk.column),
-            status=self.names.status,
-            sequence=self.names.sequence,
-            changed_at=self.names.changed_at,
             audit=audit.db_table,
+            columns={
+                column: getattr(self.names, column)
+                for feature, columns in FEATURES.items()
+                if feature == "machine" or self.is_timed
+                for column in columns
+            },
             key_field=meta.pk,
             id_field=audit.pk,
             time_field=audit.get_field("transitioned_at"),
-            clock=ClockNames(**{name: getattr(self.names, name) for name in CLOCK}) if self.is_timed else None,
         )
-
-    def shape(
-        self, *, moves: bool, records: bool, compares: tuple[str, ...] = (), updates: tuple[str, ...] = ()
-    ) -> Shape:
-        """Return the kind of statement a move is, the same object for the same kind."""
-        kind = (moves, records, compares, updates)
-        found = self._shapes.get(kind)
-        if found is None:
-            extras = tuple(field.column for field in self._extra_fields)
-            found = self._shapes[kind] = Shape(self.table, *kind, extras)
-        return found
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
@@ -216,6 +186,10 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         names = () if base is None else [field.name for field in base._meta.local_fields]
         fields: list[Any] = [self.transition_model._meta.get_field(name) for name in names]
         return tuple(field for field in fields if not field.generated)
+
+    @cached_property
+    def extra_columns(self) -> tuple[str, ...]:
+        return tuple(field.column for field in self._extra_fields)
 
     @cached_property
     def record_fields(self) -> frozenset[str]:

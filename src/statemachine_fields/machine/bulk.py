@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from django.core.exceptions import EmptyResultSet
 from django.db import models, transaction
 
-from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Raised, Written
-from statemachine_fields.db.dialect import BulkMove, dialect_for
-from statemachine_fields.exceptions import InvalidStateTransition, RetiredState, RowMissing, UnknownState
+from statemachine_fields.db.dialect import SelectedWrite, dialect_for
+from statemachine_fields.db.effects import ENTER
+from statemachine_fields.exceptions import InvalidStateTransition, RowMissing
 from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
-from statemachine_fields.machine.context import with_actor, with_context
+from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial import begin_after_kept
 from statemachine_fields.machine.listeners import needs_each_row
-from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.signals import transition_rejected
@@ -68,10 +66,7 @@ class BulkTransitioner(Generic[M]):
         user: Any = None,
         record: Mapping[str, Any] | None = None,
     ) -> None:
-        if to_status not in bound.graph:
-            raise UnknownState(str(bound), to_status, list(bound.graph.states))
-        if bound.graph.states[to_status].retired:
-            raise RetiredState(str(bound), plain(to_status))
+        bound.judge.require_open_state(to_status)
         self.batches = Batches(bound, queryset, batch_size)
         self.bound = bound
         self.model = self.batches.model
@@ -79,13 +74,12 @@ class BulkTransitioner(Generic[M]):
         self.given = metadata
         self.user = user
         self.record = bound.read_record(record)
-        read_metadata(metadata)
-        self.metadata = read_metadata(with_context(with_actor(metadata or {}, user)))
+        self.metadata = read_facts(metadata, user)
         self.using = self.batches.using
         self.connection = self.batches.connection
         self.dialect = dialect_for(self.connection)
         self.delay = bound.entry_delay(self.to_status)
-        self.sources = [state for state in bound.graph.edges if bound.graph.allows(state, self.to_status)]
+        self.sources = bound.judge.sources(self.to_status)
         self.result = BulkResult()
 
     def run(self) -> BulkResult:
@@ -123,15 +117,15 @@ class BulkTransitioner(Generic[M]):
             begin_after_kept(self.bound, [key for key, sequence in found if not sequence], self.using)
 
     def _move_in_one_statement(self, rows: models.QuerySet[Any]) -> Done:
-        shape = self.bound.shape(moves=True, records=True, updates=self._auto_now_columns)
         self._begin(rows)
         compiler: Any = rows.values_list("pk", self.bound.names.status).query.get_compiler(self.using)
         try:
             sql, params = compiler.as_sql()
         except EmptyResultSet:  # as of none()
             return Done(0, None)
-        move = BulkMove(self.to_status, self.sources, uuid7(), self.metadata, self._auto_now_values(), self.delay)
-        done = self.dialect.bulk_move(self.connection, shape, move, sql, params)
+        updates = zip(self._auto_now_columns, self._auto_now_values(), strict=True)
+        write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, [*updates], self.delay)
+        done = self.dialect.write_selected(self.connection, self.bound.table, ENTER, write, sql, params)
         self.result.moved += done.moved
         converters = compiler.get_converters([compiler.select[0][0]])
         *refused, last = compiler.apply_converters([[key] for key, _status in done.refused] + [[done.last]], converters)
@@ -146,12 +140,8 @@ class BulkTransitioner(Generic[M]):
             going = {key: status for key, status in found if status in self.sources}
             moving = self.batches.owners.filter(pk__in=list(going))
             if going:
-                changes: dict[str, Any] = {
-                    names.status: Written(self.to_status),
-                    names.sequence: Raised(names.sequence),
-                    names.changed_at: DatabaseClock(),
-                    **self.bound.end_leases(self.delay),
-                }
+                columns = self.bound.table.columns
+                changes = ENTER.as_update(names, columns, status=self.to_status, next_at=self.delay)
                 moving.update(**changes, **dict(zip(self._auto_now_names, self._auto_now_values(), strict=True)))
                 moved = moving.order_by("pk").values_list("pk", names.sequence, names.changed_at)
                 self._record(going, list(moved))
@@ -197,7 +187,7 @@ class BulkTransitioner(Generic[M]):
             self.result.refusals.append(Refusal(key, status, reason))
 
     def _no_move_from(self, status: str) -> str:
-        return f"There is no move from {status!r} to {self.to_status!r}."
+        return self.bound.judge.no_transition(status, self.to_status).message
 
     @property
     def _auto_now_names(self) -> tuple[str, ...]:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 
 from statemachine_fields.db.clock import ComputedTime, DatabaseClock
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.exceptions import TIMED
 from statemachine_fields.machine.fields import MachineColumn
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from statemachine_fields.db.columns import Names
     from statemachine_fields.machine.descriptor import StateMachine
-    from statemachine_fields.machine.names import Names
 
     BigIntegerField: TypeAlias = models.BigIntegerField[Any, Any]
     CharField: TypeAlias = models.CharField[Any, Any]
@@ -61,7 +61,7 @@ class NextAtField(ClockColumn, DateTimeField):  # type: ignore[misc]  # the stub
         clock = self.bound.clocks.get(getattr(model_instance, self.bound.names.status))
         delay = None if clock is None else clock.entry_delay()
         setattr(model_instance, self.attname, None)
-        return Written(None) if delay is None else DatabaseClock(delay)
+        return MachineValue(None) if delay is None else DatabaseClock(delay)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         ours = isinstance(value, DatabaseClock | ComputedTime)

@@ -1,15 +1,33 @@
-"""Who and why: facts that join the metadata of every transition made within a block or a request."""
+"""Who and why: the free-form facts of a transition, and those that join them within a block or a request.
+
+They are read before anything is written.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.utils.functional import LazyObject
+
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+EMPTY_METADATA = "{}"
+
+#: How many dicts and lists may be one in the other. Python gives up at fewer than a thousand, depending on who asks, and some
+#: databases do; what is written must be readable everywhere.
+DEEPEST = 200
+TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+TOO_DEEP = f"metadata is nested more than {DEEPEST} levels deep. Keep what is in it in a table of its own, or as a text. Nothing was written."
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("statemachine_fields_context", default=MappingProxyType({}))
 
@@ -26,6 +44,15 @@ def transition_context(**facts: Any) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
+
+
+def read_facts(metadata: Mapping[str, Any] | None, user: Any = None) -> str:
+    """Return the metadata of a transition as JSON, with who moves the row and what surrounds it."""
+    given = read_metadata(metadata)  # complains of what the caller passed, before of what surrounds it
+    if user is None and not _context.get():
+        return given
+    merged = with_context(with_actor(metadata or {}, user))
+    return given if merged is metadata or not merged else read_metadata(merged)
 
 
 def with_context(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -53,3 +80,45 @@ def described(value: Any) -> Any:
     if isinstance(value, models.Model | LazyObject) and hasattr(value, "_meta"):
         return {"model": value._meta.label, "pk": value.pk, "text": str(value)}
     return value
+
+
+def read_metadata(metadata: Mapping[str, Any] | None) -> str:
+    """Return metadata as JSON, or raise TypeError for what no database would keep."""
+    if metadata is None:
+        return EMPTY_METADATA
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a dict, got {type(metadata).__name__}. Nothing was written.")
+    if not metadata:
+        return EMPTY_METADATA
+    try:
+        text = json.dumps(dict(metadata), cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False)
+        text.encode()  # half of a surrogate pair is a Python string and no text
+    except RecursionError as error:
+        raise TypeError(TOO_DEEP) from error
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metadata cannot be written as JSON: {error}. Nothing was written.") from error
+    if NUL.search(text):
+        raise TypeError("metadata holds a NUL character, which PostgreSQL cannot store. Nothing was written.")
+    if text.count("{") + text.count("[") > DEEPEST and _depth(text) > DEEPEST:
+        raise TypeError(TOO_DEEP)
+    return text
+
+
+def _depth(text: str) -> int:
+    """Return how many dicts and lists are one in the other at the deepest place of a JSON text."""
+    depth = deepest = 0
+    for character in TEXTS.sub("", text):
+        if character in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "}]":
+            depth -= 1
+    return deepest
+
+
+def loaded(text: str) -> dict[str, Any]:
+    """Return metadata as it will be read back from the database."""
+    if text == EMPTY_METADATA:
+        return {}
+    read: dict[str, Any] = json.loads(text)
+    return read

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 from django.core.exceptions import FieldError
 from django.db import models
 
+from statemachine_fields.db.columns import Names
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.clock_fields import clock_columns, clock_indexes
@@ -22,7 +23,6 @@ from statemachine_fields.machine.graph import States, Targets, build_graph, plai
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
 from statemachine_fields.machine.handlers import HandlerMark, has_handlers, mark_handler, read_states
 from statemachine_fields.machine.hooks import hook_into
-from statemachine_fields.machine.names import Names
 from statemachine_fields.machine.policy import DEFAULT_QUEUE, is_any_timed, is_queue_name
 
 M = TypeVar("M", bound=models.Model)
@@ -125,7 +125,7 @@ class StateMachine:
 
     def contribute_to_class(self, cls: type[models.Model], name: str) -> None:
         """Add the columns to the model. Called by Django for each class that declares the machine in its body."""
-        if name in (*self.names.columns, *self.names.clock):
+        if name in (*self.names.columns, *self.names.schedule):
             raise ValueError(
                 f"{cls.__qualname__}.{name}: the machine and a column of it would have the same name. Call the machine "
                 "`states`, or give it another `field=`."
@@ -172,7 +172,7 @@ class StateMachine:
 
     def columns_of(self, model: type[models.Model], accessor: str) -> tuple[str, ...]:
         """Return the names of the columns that the machine has on a class: those of the clock only if it is timed."""
-        return (*self.names.columns, *(self.names.clock if self.is_timed_on(model, accessor) else ()))
+        return (*self.names.columns, *(self.names.schedule if self.is_timed_on(model, accessor) else ()))
 
     def is_timed_on(self, model: type[models.Model], accessor: str) -> bool:
         return is_any_timed(self.graph.states.values()) or has_handlers(model, self, accessor)
@@ -185,7 +185,7 @@ class StateMachine:
             _add_index(model, models.Index(fields=[field.name]))
         # Here and not beside the other columns, because a subclass may be the first to have a handler.
         is_timed = self.is_timed_on(model, field.accessor)
-        if is_timed and not any(self._is_taken(model, column) for column in self.names.clock):
+        if is_timed and not any(self._is_taken(model, column) for column in self.names.schedule):
             for column, clock_column in clock_columns(self, self.names).items():
                 model.add_to_class(column, clock_column)
             for index in clock_indexes(model, self.names):

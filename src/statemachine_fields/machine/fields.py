@@ -20,9 +20,9 @@ from django.db.models.functions import Now
 from django.db.models.query_utils import DeferredAttribute
 
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Keep, Raised, Settle, Written
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.exceptions import RECORDED, RetiredState, UnknownState, UnrecordedStatusChange
+from statemachine_fields.db.expressions import Increment, MachineValue, PendingStatus, Unchanged
+from statemachine_fields.exceptions import RECORDED, UnrecordedStatusChange
 from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
 
@@ -86,7 +86,7 @@ class MachineColumn(PlainInMigrations):
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None:
             return super().pre_save(model_instance, add)
-        return Written(self.initial_value(model_instance)) if add else self.kept_value(model_instance)
+        return MachineValue(self.initial_value(model_instance)) if add else self.kept_value(model_instance)
 
     def initial_value(self, instance: models.Model) -> Any:
         """Return what a new row gets, whatever the instance holds."""
@@ -94,13 +94,13 @@ class MachineColumn(PlainInMigrations):
 
     def kept_value(self, instance: models.Model) -> Any:
         """Return what a save of an existing row writes: what the database has."""
-        return Keep(self)
+        return Unchanged(self)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         if self.bound is not None:
-            if isinstance(value, Written):
+            if isinstance(value, MachineValue):
                 value = value.value
-            elif not isinstance(value, Keep | Raised | Settle):
+            elif not isinstance(value, Unchanged | Increment | PendingStatus):
                 label, accessor = self.model._meta.label, self.bound.accessor
                 raise UnrecordedStatusChange(label, self.name, accessor, NOT_PROVIDED, value, self.remedy)
         return super().get_db_prep_save(value, connection)
@@ -246,18 +246,14 @@ class StatusField(MachineColumn, CharField):
     def kept_value(self, instance: models.Model) -> Any:
         self.refuse_wrong_status(instance, inserting=False)
         pending = self.assignments.pending_of(instance)
-        return Keep(self) if pending is None or self.bound is None else self.bound.settle(pending)
+        return Unchanged(self) if pending is None or self.bound is None else self.bound.settle(pending)
 
     def refuse_wrong_status(self, instance: models.Model, *, inserting: bool) -> None:
         """Raise if saving the instance would create a row in no declared state, or move one by assignment."""
         if self.bound is None:
             return
         if inserting or instance._state.adding:
-            status = getattr(instance, self.attname)
-            if status not in self.bound.graph:
-                raise UnknownState(str(self.bound), status, list(self.bound.graph.states))
-            if self.bound.graph.states[status].retired:
-                raise RetiredState(str(self.bound), plain(status))
+            self.bound.judge.require_open_state(getattr(instance, self.attname))
         elif self.assignments.made(instance):
             was = vars(instance._state)[self.assignments.was]
             now = vars(instance).get(self.attname)

@@ -1,4 +1,4 @@
-"""Why a move is refused: guards on the model, permissions on the edge, and the graph itself."""
+"""Guards: methods of a model that let its rows move, or not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from django.db import models
-from django.utils.functional import Promise
 from django.utils.functional import cached_property as django_cached_property
-from django.utils.translation import gettext as _
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.bound import BoundMachine
@@ -139,55 +137,3 @@ def _joined(marks: Iterable[GuardMark], machine: StateMachine) -> Targets:
             return None
         joined |= mark.to & machine.graph.states.keys()
     return joined
-
-
-def find_blockers(
-    bound: BoundMachine[Any], instance: models.Model, from_status: str, to_status: str, user: Any = None
-) -> list[Blocker]:
-    """Return every reason against a move; none means that it is allowed."""
-    if not bound.graph.allows(from_status, to_status):
-        return [_no_such_move(bound, from_status, to_status)]
-    return [
-        *_permission_blockers(bound, instance, from_status, to_status, user),
-        *_guard_blockers(bound, instance, to_status),
-    ]
-
-
-def _no_such_move(bound: BoundMachine[Any], from_status: str, to_status: str) -> Blocker:
-    names = {"from": bound.label_of(from_status), "to": bound.label_of(to_status)}
-    return Blocker("no_transition", _("There is no move from %(from)s to %(to)s.") % names, names)
-
-
-def _permission_blockers(
-    bound: BoundMachine[Any], instance: models.Model, from_status: str, to_status: str, user: Any
-) -> Iterable[Blocker]:
-    permission = bound.graph.transition(from_status, to_status).permission
-    if user is None or permission is None:
-        return
-    if callable(permission):
-        allowed, name = bool(permission(instance, user)), getattr(permission, "__name__", "")
-    else:  # for the model as a whole, or for this row by a backend that knows rows
-        allowed, name = user.has_perm(permission) or user.has_perm(permission, instance), permission
-    if not allowed:
-        yield Blocker("permission", _("You do not have the permission for this move."), {"permission": name})
-
-
-def _guard_blockers(bound: BoundMachine[Any], instance: models.Model, to_status: str) -> Iterable[Blocker]:
-    for name, targets in bound.guards.items():
-        if targets is not None and to_status not in targets:
-            continue
-        guard = getattr(instance, name)  # None in a proxy or child that drops it, and an answer if it is a property
-        answer = guard() if callable(guard) else guard
-        if answer is True or answer is None:
-            continue
-        if isinstance(answer, Blocker):
-            yield answer
-        elif answer is False:
-            yield Blocker(name, _("A condition of this move is not met: %(name)s.") % {"name": name.replace("_", " ")})
-        elif isinstance(answer, str | Promise):
-            yield Blocker(name, str(answer))
-        else:
-            raise TypeError(
-                f"The guard {bound.model.__qualname__}.{name}() returned {answer!r}. It must return True or None to let "
-                "the row move, or False, a text or a Blocker that says why not."
-            )

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from statemachine_fields.machine.context import loaded, read_metadata
 from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.metadata import loaded, read_metadata
 from statemachine_fields.machine.questions import read_instant
 
 if TYPE_CHECKING:

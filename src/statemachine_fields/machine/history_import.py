@@ -19,7 +19,7 @@ from django.db import models, router, transaction
 from django.db.models import F
 
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.batches import Batches
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.graph import plain
@@ -241,7 +241,7 @@ class HistoryImporter:
             at = max(last.at, row.changed_at)  # by then at the latest
             what = f"The last entry leads to {last.to_status!r}, and the row is in {row.status!r}."
             steps.append(self.chain.gap(last.to_status, row.status, at, what, row.status))
-        self._write(key, steps, {self.bound.names.changed_at: Written(steps[-1].at)}, len(steps))
+        self._write(key, steps, {self.bound.names.changed_at: MachineValue(steps[-1].at)}, len(steps))
         return steps
 
     def _lock(self, key: Any) -> Found:
@@ -299,7 +299,7 @@ class HistoryImporter:
         sequence: int,
         before: uuid.UUID | None = None,
     ) -> None:
-        self.batches.owners.filter(pk=key).update(**changes, **{self.bound.names.sequence: Written(sequence)})
+        self.batches.owners.filter(pk=key).update(**changes, **{self.bound.names.sequence: MachineValue(sequence)})
         ids = uuid7_from((step.at for step in steps), before)
         self.records.bulk_create(
             (

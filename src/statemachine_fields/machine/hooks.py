@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, router, transaction
 
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.fields import INSERTED, StatusField
 from statemachine_fields.machine.kept import newest_records
 from statemachine_fields.machine.raw import RawSave
@@ -140,7 +140,7 @@ def _record_beginning(instance: models.Model, bound: BoundMachine[Any], using: s
     names, key, number = bound.names, bound.key_of(instance), int(bound.machine.record_initial)
     if bound.keeps_history and (has_key or number) and (kept := newest_records(bound, [key], using)):
         number = max(kept.values()) + 1
-        all_rows(bound.model, using).filter(pk=key).update(**{names.sequence: Written(number)})
+        all_rows(bound.model, using).filter(pk=key).update(**{names.sequence: MachineValue(number)})
         vars(instance)[names.sequence] = number
     if number:
         first = (key, getattr(instance, names.status), getattr(instance, names.changed_at))

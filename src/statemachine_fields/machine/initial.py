@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
 
-from statemachine_fields.db.columns import Written
+from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.kept import newest_records
 from statemachine_fields.machine.rows import all_rows
@@ -41,7 +41,7 @@ class InitialRecorder:
             for number, group in groupby(sorted(new, key=self._number), key=self._number):
                 alike = list(group)
                 keys = [row[0] for row in alike]
-                self.batches.owners.filter(pk__in=keys).update(**{names.sequence: Written(number)})
+                self.batches.owners.filter(pk__in=keys).update(**{names.sequence: MachineValue(number)})
                 self.bound.record_first(alike, using, number)
         self.recorded += len(new)
         return Done(len(found), found[-1][0] if found else None)

@@ -16,17 +16,17 @@ from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.durations import Stay, Window
 from statemachine_fields.db.values import OtherValues
-from statemachine_fields.exceptions import UnknownState
 from statemachine_fields.machine.graph import StateGraph, plain
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.kept import records_of_rows
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.columns import Names
     from statemachine_fields.db.dialect import Table
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.bound import BoundMachine
-    from statemachine_fields.machine.names import Names
+    from statemachine_fields.machine.judge import Judge
 
 M = TypeVar("M", bound=models.Model)
 
@@ -61,6 +61,7 @@ class Questions(Generic[M]):
         graph: StateGraph
         names: Names
         table: Table
+        judge: Judge
 
         @property
         def transition_model(self) -> type[StateTransition[M]]: ...
@@ -180,8 +181,7 @@ class Questions(Generic[M]):
         return self.model._default_manager.all()
 
     def _declared(self, state: str) -> str:
-        if plain(state) not in self.graph:
-            raise UnknownState(str(self), state, list(self.graph.states))
+        self.judge.require_state(state)
         return plain(state)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models, transaction
 
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Copied, Written
+from statemachine_fields.db.expressions import CopiedValue, MachineValue
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.initial import begin_after_kept
 from statemachine_fields.machine.kept import newest_records
@@ -65,13 +65,13 @@ class RawSave:
                 if name in data:
                     field: Any = bound.model._meta.get_field(name)
                     held[name] = data[name]
-                    data[name] = Copied(field, held[name], moves if name in names.columns else claims)
+                    data[name] = CopiedValue(field, held[name], moves if name in names.columns else claims)
         return held
 
     def _unmark(self, held: dict[str, Any]) -> None:
         data = vars(self.instance)
         # Others are what the database has made of a default, and gave back.
-        data.update({name: value for name, value in held.items() if isinstance(data[name], Copied)})
+        data.update({name: value for name, value in held.items() if isinstance(data[name], CopiedValue)})
 
     def _begin_again(self, bound: BoundMachine[Any]) -> bool:
         """Let a row that was inserted begin after the records that were kept, if its copy was made before the last of them:
@@ -81,7 +81,7 @@ class RawSave:
         newest = max(newest_records(bound, [key], self.using).values(), default=0)
         if counter >= newest:
             return False
-        changes = {names.sequence: Written(0), names.changed_at: DatabaseClock()}
+        changes = {names.sequence: MachineValue(0), names.changed_at: DatabaseClock()}
         all_rows(bound.model, self.using).filter(pk=key).update(**changes)
         begin_after_kept(bound, [key], self.using)
         logger.warning(

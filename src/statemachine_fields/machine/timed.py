@@ -12,15 +12,15 @@ from django.db import models, router
 from django.db.models import Q
 
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.columns import Raised, Written
+from statemachine_fields.db.effects import RELEASE, RESUME, RUN_AT, Effect
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
 from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.questions import StatementClock, read_instant
 from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.columns import Names
     from statemachine_fields.machine.bound import BoundMachine
-    from statemachine_fields.machine.names import Names
     from statemachine_fields.machine.policy import Clock
 
 M = TypeVar("M", bound=models.Model)
@@ -40,12 +40,12 @@ class RowClock(Generic[M]):
 
     def run_at(self, when: datetime.datetime | None) -> None:
         """Make the row due at an instant, or now by the database's clock, or raise."""
-        instant = DatabaseClock() if when is None else Written(read_instant(when, "when"))
+        instant = DatabaseClock() if when is None else read_instant(when, "when")
         runnable = self.bound.states_that_run()
         rows = self._row.filter(self.bound.free_condition(), **{f"{self.names.status}__in": runnable})
         changed, owner = 0, ""
         while not (changed or owner):  # a lease may end after it was in our way, and before we have seen whose it was
-            changed = rows.update(**{self.names.next_at: instant})
+            changed = rows.update(**self._changes(RUN_AT, next_at=instant))
             status, owner = self._reload()
             if not changed and status not in runnable:
                 raise StateMachineError(
@@ -62,30 +62,19 @@ class RowClock(Generic[M]):
             names.lease_token: getattr(self.instance, names.lease_token),
             f"{names.lease_expires_at}__isnull": False,
         }
-        changed = self._row.filter(**held).update(
-            **{
-                names.lease_owner: Written(""),
-                names.lease_expires_at: Written(None),
-                names.lease_token: Raised(names.lease_token),
-            }
-        )
+        changed = self._row.filter(**held).update(**self._changes(RELEASE))
         self._reload()
         return bool(changed)
 
     def resume(self) -> bool:
         """Put a parked row back on the clock, with all its tries before it."""
-        names = self.names
-        parked = self.bound.parked_condition()
-        changed = self._row.filter(parked, **{f"{names.status}__in": self.bound.states_that_run()}).update(
-            **{
-                names.next_at: DatabaseClock(),
-                names.failures: Written(0),
-                names.crashes: Written(0),
-                names.error: Written(""),
-            }
-        )
+        runnable = {f"{self.names.status}__in": self.bound.states_that_run()}
+        changed = self._row.filter(self.bound.parked_condition(), **runnable).update(**self._changes(RESUME))
         self._reload()
         return bool(changed)
+
+    def _changes(self, effect: Effect, **given: Any) -> dict[str, Any]:
+        return effect.as_update(self.names, self.bound.table.columns, **given)
 
     @property
     def _row(self) -> models.QuerySet[Any]:
@@ -93,7 +82,7 @@ class RowClock(Generic[M]):
 
     def _reload(self) -> tuple[str, str]:
         """Bring the clock's columns of the instance up to the row, and return its status and who holds it."""
-        found: dict[str, Any] | None = self._row.values(self.names.status, *self.names.clock).first()
+        found: dict[str, Any] | None = self._row.values(self.names.status, *self.names.schedule).first()
         if found is None:
             raise RowMissing(row_label(self.instance), saved=True)
         status: str = found.pop(self.names.status)

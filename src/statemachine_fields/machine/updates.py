@@ -51,6 +51,12 @@ def is_expression(value: object) -> bool:
     return hasattr(value, "resolve_expression") or hasattr(value, "as_sql")
 
 
+def is_left_to_django(field: Any, owner: type[models.Model]) -> bool:
+    """Say whether our statement cannot carry a field: a column of another table, as of a multi-table child, or one with a way
+    of its own to be written in SQL."""
+    return field.model is not owner or hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql")
+
+
 class Updates:
     """The values to write, split by what can carry them: our own statement, or Django's afterwards."""
 
@@ -105,16 +111,11 @@ class Updates:
         return {field.name: value for field, value in self.computed.items()}
 
     def split(self) -> tuple[dict[Any, Any], dict[str, Any]]:
-        """Return values for our statement, by field, and those left to Django, by name.
-
-        Django takes expressions, columns of another table (multi-table inheritance), and fields with a way of their own
-        to be written in SQL.
-        """
+        """Return values for our statement, by field, and those left to Django, by name."""
         ours, left = {}, {}
         for field in self.fields:
             value = self.computed[field] if field in self.computed else field.pre_save(self._instance, False)
-            special = hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql")
-            if field.model is not self._owner or special or is_expression(value):
+            if is_left_to_django(field, self._owner) or is_expression(value):
                 left[field.name] = value
             else:
                 ours[field] = value

@@ -57,7 +57,7 @@ def _tell(events: Events, verdict: Verdict) -> None:
 
 def _run_and_write(attempts: Attempts, lease: Lease) -> Verdict:
     lane = lease.lane
-    if not lane.leases.lock(lane.connection, lane.bound.table, lease.key, lease.token):
+    if not lane.lock(lease.key, lease.token):
         raise LeaseLost(lease.label, lease.token)
     method, arguments = attempts.begin(lease)
     verdict = attempts.judge(lease, method(*arguments))
@@ -67,7 +67,7 @@ def _run_and_write(attempts: Attempts, lease: Lease) -> Verdict:
         written = write_now(verdict)
     if written:
         return verdict
-    if lane.leases.lock(lane.connection, lane.bound.table, lease.key, lease.token):
+    if lane.lock(lease.key, lease.token):
         raise NotWritten
     if verdict.kind is not Kind.WAITED:
         raise TypeError(f"The handler moved the row itself, and its answer, a {verdict.words}, comes too late.")

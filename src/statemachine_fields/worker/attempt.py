@@ -15,10 +15,8 @@ from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.exceptions import TransitionBlocked, UnknownState
+from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.guards import find_blockers
-from statemachine_fields.machine.metadata import read_metadata
 from statemachine_fields.machine.policy import seconds_of
 from statemachine_fields.machine.updates import read_update
 from statemachine_fields.worker.connections import Trouble, diagnose
@@ -245,13 +243,9 @@ class Attempts:
     def _move(self, lease: Lease, move: Move) -> Verdict:
         bound, to_status = lease.lane.bound, plain(move.state)
         row: Any = lease.instance
-        if to_status not in bound.graph:
-            raise UnknownState(lease.label, to_status, list(bound.graph.states), lease.status)
-        allowed = bound.graph.targets(lease.status)
-        if to_status not in allowed:
-            raise bound.refuse_move(lease.label, lease.status, to_status)
-        if bound.guards and (blockers := find_blockers(bound, row, lease.status, to_status)):
-            raise TransitionBlocked(lease.label, lease.status, to_status, allowed, blockers)
+        bound.judge.require_state(to_status, lease.label, lease.status)
+        if refusal := bound.judge.refusal(lease.label, row, lease.status, to_status):
+            raise refusal
         if move.update:
             read_update(bound.model, move.update)
         return Verdict(

@@ -8,8 +8,8 @@ from typing import Any
 
 from django.db.models.base import ModelState
 
+from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.db.leases import Claimed, Left, Recovered, Wanted
 from statemachine_fields.machine.initial import begin_after_kept
 from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
 from statemachine_fields.machine.rows import all_rows
@@ -57,7 +57,7 @@ class Claimer:
     def take(self, lane: Lane, wanted: Wanted) -> list[Lease]:
         """Lease rows and load them."""
         asked_at = now()  # before the database counts, so that ours ends first
-        rows = lane.leases.claim(lane.connection, lane.bound.table, wanted)
+        rows = lane.claim(wanted)
         if not rows:
             return []
         leases = self._load(lane, rows, asked_at + self.lease_seconds)
@@ -77,11 +77,11 @@ class Claimer:
 
     def recover(self, lane: Lane, left: Left) -> Recovered:
         """Take back rows that were left behind."""
-        return lane.leases.recover(lane.connection, lane.bound.table, lane.states, left)
+        return lane.recover(left)
 
     def _load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
         names, attnames = lane.bound.names, [field.attname for field in lane.fields]
-        place = {name: attnames.index(name) for name in (*names.columns, *names.clock)}
+        place = {name: attnames.index(name) for name in (*names.columns, *names.schedule)}
         key, due = attnames.index(lane.bound.model._meta.pk.attname), place[names.next_at]
         status, sequence, token = place[names.status], place[names.sequence], place[names.lease_token]
         failures, crashes, error = place[names.failures], place[names.crashes], place[names.error]

@@ -16,8 +16,8 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
+from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import is_connection_error, is_scarcity
-from statemachine_fields.db.leases import Left, Wanted
 from statemachine_fields.worker.attempt import described
 from statemachine_fields.worker.backoff import Backoff
 from statemachine_fields.worker.claim import Claimer
@@ -245,14 +245,14 @@ class ClaimLoop:
         try:
             return self._put(lane, self.claimer.take(lane, wanted))
         except DatabaseError as error:
-            if lane.leases.is_statement_lost(error) or is_connection_error(error):
+            if lane.dialect.is_statement_lost(error) or is_connection_error(error):
                 raise
             return self._isolate(lane, wanted, error)
 
     def _isolate(self, lane: Lane, wanted: Wanted, error: BaseException) -> int:
         """Claim in smaller and smaller parts what cannot be claimed together, and set aside the rows that cannot be claimed
         alone. It ends after a while: the rest is for the next time."""
-        keys = lane.leases.candidates(lane.connection, lane.bound.table, wanted)
+        keys = lane.candidates(wanted)
         parts = deque([keys[: len(keys) // 2], keys[len(keys) // 2 :]] if len(keys) > 1 else [keys])
         until = time.monotonic() + self.own.limits.statement
         got = 0

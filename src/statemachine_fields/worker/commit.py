@@ -86,7 +86,7 @@ class Committer:
                 part = [verdict for verdict in part if not verdict.is_told]
                 if is_scarcity(error):  # nothing can be written now, of no row
                     return again + self._set_aside([*part, *waiting], error)
-                if not part or lane.leases.is_statement_lost(error):
+                if not part or lane.dialect.is_statement_lost(error):
                     again += part
                 elif len(part) > 1:
                     waiting.extendleft(reversed(part))
@@ -210,7 +210,7 @@ class Committer:
         is_free = is_elsewhere = is_written = False
         try:
             with block:
-                is_free = lane.leases.lock(lane.connection, lane.bound.table, lease.key, lease.token)
+                is_free = lane.lock(lease.key, lease.token)
                 is_elsewhere = is_free and not rows.filter(**{status: lease.status}).exists()
                 is_written = is_free and not is_elsewhere and bool(how(lane, [verdict]))
         except BaseException as error:
@@ -234,7 +234,7 @@ class Committer:
 
     def _held(self, lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
         keys, tokens = pairs(verdicts)
-        return lane.leases.held(lane.connection, lane.bound.table, keys, tokens)
+        return lane.held(keys, tokens)
 
     def _recorded(self, lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
         """Return the ids of records that were written although nobody told us so."""

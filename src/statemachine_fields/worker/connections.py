@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
-from statemachine_fields.db.leases import leases_for
+from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.own import Limits, own_connection
 
 #: How long it is believed that a database is away, so that not every handler that meets it asks again.
@@ -43,7 +43,7 @@ class OwnConnections:
         for connection in list(self._open.values()):
             if getattr(connection, "overdue", False):
                 connection.forget_answer()
-                leases_for(connection).hang_up(connection)
+                dialect_for(connection).hang_up(connection)
                 silent.append(f"{connection.role} of {connection.alias!r}")
         return silent
 
@@ -83,7 +83,9 @@ def _remember(connection: Any, **kwargs: object) -> None:
     program, _, role = threading.current_thread().name.partition(" ")
     if program == "statemachine":  # also after the connection was lost
         with suppress(DatabaseError, InterfaceError):
-            leases_for(connection).introduce(connection, f"statemachine_worker {role.split('_')[0].split()[0]}")
+            dialect_for(connection).set_application_name(
+                connection, f"statemachine_worker {role.split('_')[0].split()[0]}"
+            )
         if notice_what_stays not in connection.execute_wrappers:
             connection.execute_wrappers.append(notice_what_stays)
 
@@ -132,7 +134,7 @@ def _is_soiled(connection: Any) -> bool:
         return False
     if connection.errors_occurred or connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
         return True
-    return not leases_for(connection).is_clean(connection)
+    return not dialect_for(connection).is_clean(connection)
 
 
 def discard(connection: Any) -> None:
@@ -165,7 +167,7 @@ def diagnose(using: str) -> Trouble:
     used = [each for each in connections.all(initialized_only=True) if each.errors_occurred]
     if any(_is_away(alias) for alias in {using, *(each.alias for each in used)}):
         return Trouble.AWAY
-    is_cut = _used.reconnects or any(each.connection is None or leases_for(each).is_broken(each) for each in used)
+    is_cut = _used.reconnects or any(each.connection is None or dialect_for(each).is_broken(each) for each in used)
     return Trouble.CUT if is_cut else Trouble.NONE
 
 

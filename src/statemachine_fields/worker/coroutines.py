@@ -22,7 +22,7 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
-from statemachine_fields.db.leases import leases_for
+from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.connections import tidy_after_handler
 from statemachine_fields.worker.lease import Lease
@@ -283,8 +283,8 @@ def _is_open(connection: Any) -> bool:
         return True  # of errors it is still to be found out what is behind them
     if not hasattr(connection, "_named_cursor_idx") or _cursors_of(connection) > getattr(connection, CURSORS, 0):
         return True  # where cursors are not counted there may be one, too
-    leases = leases_for(connection)
-    return not leases.is_clean(connection) and not leases.is_broken(connection)  # BEGIN, past Django
+    dialect = dialect_for(connection)
+    return not dialect.is_clean(connection) and not dialect.is_broken(connection)  # BEGIN, past Django
 
 
 def _cursors_of(connection: Any) -> int:

@@ -13,8 +13,8 @@ from typing import Any, TypeGuard
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, models
 
+from statemachine_fields.db.claims import Left
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.leases import Left
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import machines_of
@@ -96,7 +96,7 @@ class Drain:
         """Give back what is claimed, so that the test can go on with it. What its handler has moved is nobody's any more."""
         for lease in self.claimed:
             lane = lease.lane
-            if lane.leases.held(lane.connection, lane.bound.table, [lease.key], [lease.token]):
+            if lane.held([lease.key], [lease.token]):
                 self.committer.commit([Verdict(lease, Kind.RELEASED)])
 
     def _pass(self, lane: Lane) -> bool:

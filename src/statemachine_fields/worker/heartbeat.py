@@ -108,8 +108,7 @@ class Heartbeat:
     def _beat_lane(self, lane: Lane, leases: Sequence[Lease]) -> None:
         keys, tokens = [lease.key for lease in leases], [lease.token for lease in leases]
         asked_at = now()  # before the database counts, so that ours ends first
-        table, connection = lane.bound.table, lane.connection
-        extended = lane.leases.beat(connection, table, keys, tokens, self.lease_seconds)
+        extended = lane.beat(keys, tokens, self.lease_seconds)
         for lease in leases:
             if lease.key in extended:
                 lease.trusted_until = asked_at + self.lease_seconds
@@ -117,7 +116,7 @@ class Heartbeat:
         if not missing:
             return
         # Locked by somebody at the moment, which may be its own handler's transaction, or lost.
-        held = lane.leases.held(connection, table, [each.key for each in missing], [each.token for each in missing])
+        held = lane.held([each.key for each in missing], [each.token for each in missing])
         for lease in missing:
             if lease.key not in held and lease in self.inflight.held:
                 lease.is_lost = True

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from django.db import connections, router
 
-from statemachine_fields.db.leases import Leases, leases_for
+from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.dialect import Dialect, dialect_for
+from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, Effect
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.policy import Clock
+
+#: What must be as it was for an outcome to be written: whose row it is, and where.
+COMPARED = ("lease_token", "status")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +37,52 @@ class Lane:
         return connections[self.using]
 
     @property
-    def leases(self) -> Leases:
-        return leases_for(self.connection)
+    def dialect(self) -> Dialect:
+        return dialect_for(self.connection)
+
+    # What a worker asks of the rows, on the connection of the calling thread. Each answer names the keys for which it is true.
+
+    def claim(self, wanted: Wanted) -> list[Claimed]:
+        """Lease due rows that nobody holds."""
+        return self.dialect.claim(self.connection, self.bound.table, wanted)
+
+    def candidates(self, wanted: Wanted) -> list[Any]:
+        """Return the keys of rows that such a claim would take, as the database has them, and lock none."""
+        return self.dialect.candidates(self.connection, self.bound.table, wanted)
+
+    def recover(self, left: Left) -> Recovered:
+        """Take back what was left behind."""
+        return self.dialect.recover(self.connection, self.bound.table, self.states, left)
+
+    def lock(self, key: Any, token: int) -> bool:
+        """Lock a row until the transaction ends, if it is held with this token and nobody else has it locked."""
+        return self.dialect.lock_held(self.connection, self.bound.table, key, token)
+
+    def held(self, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
+        """Return the keys that are still held with these tokens, locked or not."""
+        return self.dialect.held(self.connection, self.bound.table, keys, tokens)
+
+    def beat(self, keys: Sequence[Any], tokens: Sequence[int], seconds: float) -> set[Any]:
+        """Extend leases."""
+        return self._write(BEAT, key=keys, was_lease_token=tokens, lease_expires_at=[seconds] * len(keys))
+
+    def release(self, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
+        """Give rows back as they were: due, and with no crash counted."""
+        return self._write(RELEASE, key=keys, was_lease_token=tokens)
+
+    def _write(self, effect: Effect, **rows: Sequence[Any]) -> set[Any]:
+        return self.dialect.write_rows(self.connection, self.bound.table, effect, rows)
+
+    def stay(self, rows: Mapping[str, Sequence[Any]]) -> set[Any]:
+        """Write what became of rows that stay in their state, and end their leases. For `rows` see `Dialect.write_rows()`."""
+        return self.dialect.write_rows(self.connection, self.bound.table, STAY, rows, compares=COMPARED)
+
+    def enter(self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()) -> set[Any]:
+        """Move rows, record each move, and end their leases."""
+        table, updated = self.bound.table, list(updates)
+        return self.dialect.write_rows(
+            self.connection, table, ENTER, rows, compares=COMPARED, records=True, updates=updated
+        )
 
     @cached_property
     def states(self) -> list[str]:
@@ -51,11 +100,11 @@ class Lane:
     @cached_property
     def plain_moves(self) -> dict[str, dict[str, float | None]]:
         """The moves that are legal and that no guard is asked about: when a row is due that has made one."""
-        if self.bound.guards:
+        bound = self.bound
+        if bound.guards:
             return {}
         return {
-            state: {target: self.bound.entry_delay(target) for target in self.bound.graph.targets(state)}
-            for state in self.clocks
+            state: {target: bound.entry_delay(target) for target in bound.graph.targets(state)} for state in self.clocks
         }
 
     @cached_property

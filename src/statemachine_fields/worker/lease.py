@@ -88,7 +88,7 @@ class Lease:
         self.is_stopped = True
         connection = self.connection  # its thread takes it away when it is done
         if connection is not None:
-            self.lane.leases.hang_up(connection)
+            self.lane.dialect.hang_up(connection)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,8 @@ from django.db import DatabaseError, InterfaceError, connections, router, transa
 from django.utils import timezone
 
 from statemachine_fields.conf import settings
-from statemachine_fields.db.leases import Tally, leases_for
+from statemachine_fields.db.dialect import dialect_for
+from statemachine_fields.db.tallies import Tally
 from statemachine_fields.worker.backoff import Backoff
 from statemachine_fields.worker.connections import close_connections
 from statemachine_fields.worker.events import Counts, Events
@@ -68,10 +69,10 @@ class StatisticsWriter:
 
     def _write(self) -> None:
         connection = connections[router.db_for_write(RunStatistics)]
-        leases = leases_for(connection)
+        dialect = dialect_for(connection)
         if self._unheard is not None:
             counts, doubtful = self._unheard
-            was_committed = leases.was_committed(connection, doubtful)
+            was_committed = dialect.was_committed(connection, doubtful)
             if was_committed is None:
                 return
             if not was_committed:
@@ -83,8 +84,8 @@ class StatisticsWriter:
         sent: int | None = None
         try:
             with transaction.atomic(using=connection.alias):
-                number = leases.transaction_number(connection)
-                leases.add_up(connection, RunStatistics._meta.db_table, this_period(), _tallies(counts))
+                number = dialect.transaction_number(connection)
+                dialect.add_up(connection, RunStatistics._meta.db_table, this_period(), _tallies(counts))
                 sent = number
         except (DatabaseError, InterfaceError):
             if sent is None:

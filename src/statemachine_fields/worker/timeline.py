@@ -243,7 +243,7 @@ class Timeline:
 
 def _columns(bound: BoundMachine[Any]) -> tuple[str, str]:
     """Return what two machines have in common that are one to the database, as those of a model and its proxy."""
-    return bound.table.name, bound.table.status
+    return bound.table.name, bound.table.columns["status"]
 
 
 def timelines_of(lanes: list[Lane]) -> list[Timeline]:

@@ -7,12 +7,11 @@ from typing import Any
 
 from django.db import DatabaseError, connections, models
 
-from statemachine_fields.db.dialect import dialect_for, sqlstate
-from statemachine_fields.db.leases import Moving, Settled
+from statemachine_fields.db.dialect import sqlstate
 from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.listeners import needs_each_row
-from statemachine_fields.machine.transition import Transitioner
+from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.outcomes import Kind, Verdict
@@ -79,25 +78,20 @@ def move_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
     new = [verdict for verdict in verdicts if verdict.record_id is None]
     for verdict, record_id in zip(new, uuid7_many(len(new)), strict=True):
         verdict.record_id = record_id
-    moving = [
-        Moving(
-            verdict.lease.key,
-            verdict.lease.token,
-            verdict.lease.status,
-            verdict.to_status,
-            verdict.delay,
-            verdict.record_id,  # type: ignore[arg-type]  # each has one now
-            verdict.written_metadata,
-        )
-        for verdict in verdicts
-    ]
+    rows = {
+        **compared(verdicts),
+        "status": [verdict.to_status for verdict in verdicts],
+        "next_at": [verdict.delay for verdict in verdicts],
+        "record": [verdict.record_id for verdict in verdicts],
+        "metadata": [verdict.written_metadata for verdict in verdicts],
+    }
     model: Any = lane.bound.model
     fields = auto_now_fields(model)
     draft = model() if fields else None
     updates = [
         (field.column, field.get_db_prep_save(field.pre_save(draft, False), lane.connection)) for field in fields
     ]
-    return lane.leases.move(lane.connection, lane.bound.table, moving, updates)
+    return lane.enter(rows, updates)
 
 
 def move_singly(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
@@ -105,7 +99,7 @@ def move_singly(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
     done = set()
     for verdict in verdicts:
         lease = verdict.lease
-        if lane.leases.lock(lane.connection, lane.bound.table, lease.key, lease.token) and move_one(verdict):
+        if lane.lock(lease.key, lease.token) and move_one(verdict):
             done.add(lease.key)
     return done
 
@@ -124,7 +118,7 @@ def move_one(verdict: Verdict) -> bool:
         lane.bound,
         row,
         verdict.to_status,
-        metadata=verdict.metadata,
+        verdict.metadata,
         update=verdict.update,
         expected=lease.status,
         lease=lease.token,
@@ -142,30 +136,25 @@ def move_one(verdict: Verdict) -> bool:
 
 
 def settle_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
-    settled = [
-        Settled(
-            key=verdict.lease.key,
-            token=verdict.lease.token,
-            status=verdict.lease.status,
-            delay=verdict.delay,
-            horizon=None if verdict.kind is Kind.PARKED else verdict.lease.clock.horizon,
-            failures=verdict.failures,
-            error=verdict.error,
-        )
-        for verdict in verdicts
-    ]
-    return lane.leases.settle(lane.connection, lane.bound.table, settled)
+    rows = {
+        **compared(verdicts),
+        "failures": [verdict.failures for verdict in verdicts],
+        "error": [verdict.error for verdict in verdicts],
+        "next_at": [verdict.delay for verdict in verdicts],
+        "horizon": [None if each.kind is Kind.PARKED else each.lease.clock.horizon for each in verdicts],
+    }
+    return lane.stay(rows)
 
 
 def release_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
     keys, tokens = pairs(verdicts)
-    return lane.leases.release(lane.connection, lane.bound.table, keys, tokens)
+    return lane.release(keys, tokens)
 
 
 def delete_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
     """Delete rows through the ORM, with what hangs on them: those that are still ours and in their state."""
     keys, tokens = pairs(verdicts)  # extending the leases locks the rows
-    ours = lane.leases.beat(lane.connection, lane.bound.table, keys, tokens, DELETING_SECONDS)
+    ours = lane.beat(keys, tokens, DELETING_SECONDS)
     rows: models.QuerySet[Any] = models.QuerySet(lane.bound.model, using=lane.using).filter(pk__in=ours)
     rows.delete()
     if ours and rows.exists():
@@ -201,6 +190,15 @@ MOST_AT_ONCE: dict[Write, int] = {move_singly: MOVED_AT_ONCE, delete_together: D
 STAYING = (Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED)
 
 
+def compared(verdicts: Sequence[Verdict]) -> dict[str, list[Any]]:
+    leases = [verdict.lease for verdict in verdicts]
+    return {
+        "key": [lease.key for lease in leases],
+        "was_lease_token": [lease.token for lease in leases],
+        "was_status": [lease.status for lease in leases],
+    }
+
+
 def pairs(verdicts: Sequence[Verdict]) -> tuple[list[Any], list[int]]:
     return [verdict.lease.key for verdict in verdicts], [verdict.lease.token for verdict in verdicts]
 
@@ -217,4 +215,4 @@ def is_conflict(lane: Lane, error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, ConcurrentTransition) else error
     if not isinstance(cause, DatabaseError):
         return False
-    return dialect_for(connections[lane.using]).is_conflict(cause) or lane.leases.is_statement_lost(cause)
+    return lane.dialect.is_conflict(cause) or lane.dialect.is_statement_lost(cause)

@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from statemachine_fields.db.leases import is_served, leases_for
+from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.machine.policy import is_queue_name
 from statemachine_fields.management.arguments import add_labels, at_least
 from statemachine_fields.worker.lanes import lanes_of
@@ -152,7 +152,7 @@ class Command(BaseCommand):
                     f"Database {using!r} is {connection.display_name}, on which there is no worker yet. Move the models to "
                     "PostgreSQL, or move the rows yourself with transition_to()."
                 )
-            if processes > 1 and not leases_for(connection).is_shared:
+            if processes > 1 and not dialect_for(connection).is_shared:
                 raise CommandError(
                     f"Database {using!r} is {connection.display_name}, which one process at a time can write to. Run one "
                     "worker with --processes 1 and more --threads, or move the models to PostgreSQL."

@@ -1,0 +1,56 @@
+"""What a claim asks for and what it finds; and what is taken back from workers that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+#: What is written on a row whose worker has vanished, between and after its name.
+RECOVERED = ("Recovered from ", ", which stopped extending its lease.")
+DIED = ("Recovered from ", ", which died.")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows to claim: of which states, by urgency, how many, for whom and for how long."""
+
+    states: Sequence[str]
+    priorities: Sequence[int]
+    limit: int
+    owner: str
+    seconds: float
+    #: Of how many workers' deaths the rows may be the cause: 0, 1, or 2 for more than one.
+    crashes: int
+    #: The fields of the row to read.
+    fields: tuple[Any, ...]
+    #: Only these rows, or all but those that are set aside; keys as `candidates()` returns them.
+    keys: Sequence[Any] | None = None
+    aside: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Which rows to take back: those whose lease has run out, or all that somebody holds who is known to be gone."""
+
+    owner: str | None = None
+    #: Keys of rows to leave alone.
+    held: Sequence[Any] = ()
+    #: Whether a crash is counted on each, and written from whom it was taken.
+    is_crash: bool = True
+
+
+class Recovered(NamedTuple):
+    """How many rows were taken back, and whether there were any that somebody holds or a worker may have died of."""
+
+    rows: int
+    seen: bool
+
+
+class Claimed(NamedTuple):
+    """A row that was taken: its age in its state by the database's clock, and the values of the fields asked for."""
+
+    age: float
+    values: tuple[Any, ...]
+    #: What the driver could not read in it. The key and the machine's own columns are there nevertheless.
+    error: Exception | None = None

@@ -1,0 +1,137 @@
+"""How a move is written, worked out once for all that this depends on.
+
+A plan depends on the class and its `save()`, on the database, on what the caller compares, and on who listens. All of it is
+in the key by which a plan is kept, so there is nothing to invalidate: a receiver that is connected, or a method that is
+patched, makes another key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models.signals import post_init, post_save, pre_init, pre_save
+
+from statemachine_fields.db.dialect import RowWriter, dialect_for
+from statemachine_fields.db.effects import ANNOUNCE, ENTER
+from statemachine_fields.machine.listeners import has_receivers, is_heard, is_made_plainly, runs_user_code
+from statemachine_fields.machine.updates import auto_now_fields, is_left_to_django
+from statemachine_fields.signals import post_transition, pre_transition, transition_committed
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.settling import Pending
+
+#: How many plans a machine keeps. There are few, unless somebody patches methods again and again.
+MOST_PLANS = 100
+
+
+class Plan:
+    """What is known of a move before there is a row."""
+
+    def __init__(
+        self,
+        bound: BoundMachine[Any],
+        model: type[models.Model],
+        connection: Any,
+        save: bool,
+        compares: tuple[str, ...],
+    ) -> None:
+        self._bound, self._connection = bound, connection
+        self._compares = ("status", *compares)
+        names, columns = bound.names, bound.table.columns
+        #: Whether the status is left to the model's own `save()`.
+        self.by_save = save and runs_user_code(model)
+        #: Whether our statement sets the status. If not, a `save()` will.
+        self.moves = save and not self.by_save
+        self.effect = ENTER if self.moves else ANNOUNCE
+        #: Whether our statement inserts the audit row. If not, the audit model's own `save()` will.
+        self.records = not has_receivers(bound.transition_model)
+        self.makes_records_plainly = is_made_plainly(bound.transition_model)
+        self.tells_before = is_heard(pre_transition, bound.model)
+        self.tells_after = is_heard(post_transition, bound.model)
+        self.tells_committed = is_heard(transition_committed, bound.model)
+        self.refreshed = auto_now_fields(model)
+        #: Whether everything is one statement, so that it needs no transaction around it.
+        self.is_alone = (
+            dialect_for(connection).is_one_statement
+            and self.records
+            and not (self.by_save or self.tells_before or self.tells_after)
+        )
+        self.status, self.sequence, self.changed_at = names.columns
+        self.schedule = (names.next_at, names.lease_token) if bound.is_timed else None
+        #: What the instance holds afterwards, whatever it held.
+        self.emptied = self.effect.empties(names, columns)
+        #: In how many seconds a row is due, by the state that it enters.
+        self.delays = {state: (bound.entry_delay(state),) if bound.is_timed else () for state in bound.graph.states}
+        self._writes: dict[tuple[tuple[str, ...], bool], RowWriter] = {}
+        #: What moves a row of which nothing else is asked: nobody listens or guards, and nothing else is written or told.
+        self.straight: RowWriter | None = None
+        if (
+            self.is_alone
+            and save
+            and self.makes_records_plainly
+            and not (compares or self.tells_committed or bound.guards or bound.keeps_history or bound.record_fields)
+            and not any(is_left_to_django(field, bound.model) for field in self.refreshed)
+        ):
+            self.straight = self.write(tuple([field.column for field in self.refreshed]), True)
+
+    def write(self, updates: tuple[str, ...], records: bool) -> RowWriter:
+        """Return what writes a row that moves, with values for other columns."""
+        kind = (updates, records)
+        found = self._writes.get(kind)
+        if found is None:
+            found = self._writes[kind] = dialect_for(self._connection).row_write(
+                self._connection,
+                self._bound.table,
+                self.effect,
+                compares=self._compares,
+                records=records,
+                updates=updates,
+                extras=self._bound.extra_columns if records else (),
+            )
+        return found
+
+    def bring_up(
+        self, instance: models.Model, to_status: str, moved: tuple[Any, ...], pending: Pending | None = None
+    ) -> None:
+        """Bring an instance up to the row that has moved."""
+        data = vars(instance)
+        data[self.sequence], data[self.changed_at] = moved[0], moved[1]
+        if self.schedule is not None:
+            data.update(self.emptied)
+            data[self.schedule[0]], data[self.schedule[1]] = moved[2], moved[3]
+        self._bound.field.assignments.write(instance, to_status, pending)
+
+
+def plan_for(
+    bound: BoundMachine[Any],
+    model: type[models.Model],
+    connection: Any,
+    save: bool = True,
+    compares: tuple[str, ...] = (),
+) -> Plan:
+    """Return how such a move is written. What it depends on is its key."""
+    audit: Any = bound.transition_model
+    kind = (
+        model,
+        connection.alias,
+        save,
+        compares,
+        model.save,
+        model.save_base,
+        audit.__init__,
+        (pre_save.has_listeners(model), pre_save.has_listeners(audit)) if pre_save.receivers else None,
+        (post_save.has_listeners(model), post_save.has_listeners(audit)) if post_save.receivers else None,
+        pre_init.has_listeners(audit) if pre_init.receivers else False,
+        post_init.has_listeners(audit) if post_init.receivers else False,
+        pre_transition.has_listeners(bound.model) if pre_transition.receivers else False,
+        post_transition.has_listeners(bound.model) if post_transition.receivers else False,
+        transition_committed.has_listeners(bound.model) if transition_committed.receivers else False,
+    )
+    found = bound.plans.get(kind)
+    if found is None:
+        if len(bound.plans) >= MOST_PLANS:
+            bound.plans.clear()
+        found = bound.plans[kind] = Plan(bound, model, connection, save, compares)
+    return found
