@@ -15,10 +15,10 @@ import contenders
 import django
 
 
-def main(benchmark: str, position: int) -> None:
+def main(benchmark: str, name: str) -> None:
     job = json.loads(sys.stdin.readline())
     django.setup()
-    contender = contenders.ALL[benchmark][position]
+    contender = contenders.ALL[benchmark][name]
     work = contender.build()
     warm_up, items = items_of(contender, job["warm_up"]), items_of(contender, job["items"])
     for item in warm_up:
@@ -47,4 +47,4 @@ def say(what: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(*sys.argv[1:])

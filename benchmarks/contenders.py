@@ -33,6 +33,8 @@ class Contender:
     prepare: str = '"auto"'
     #: OPTIONS of its database, as JSON.
     options: str = "{}"
+    #: Whether it runs the library of an earlier commit, if there is one to compare with.
+    is_before: bool = False
 
     @property
     def table(self) -> str:
@@ -197,6 +199,7 @@ FSM, TRACKED = ("FsmOrder", "django_fsm_log_statelog"), ("TrackedOrder", "orders
 #: The first of each benchmark is ours, and every ratio is ours over another.
 TRANSITION = (
     Contender("ours", *MACHINE, ours),
+    Contender("before", *MACHINE, ours, is_before=True),
     Contender("ours, not prepared", *MACHINE, ours, prepare=NOT_PREPARED),
     Contender("django-fsm-2 + django-fsm-log", *FSM, fsm_log),
     Contender("django-pghistory", *TRACKED, tracked),
@@ -206,13 +209,22 @@ TRANSITION = (
 )
 BULK = (
     Contender("ours", *MACHINE, ours_in_bulk, takes_keys=True),
+    Contender("before", *MACHINE, ours_in_bulk, takes_keys=True, is_before=True),
     Contender("django-pghistory", *TRACKED, tracked_in_bulk, takes_keys=True),
     Contender("one statement by hand", *PLAIN, by_hand_in_bulk, takes_keys=True),
 )
 LOAD = (
     Contender("ours", *MACHINE, loading("MachineOrder"), takes_keys=True),
+    Contender("before", *MACHINE, loading("MachineOrder"), takes_keys=True, is_before=True),
     Contender("plain CharField", *PLAIN, loading("PlainOrder"), takes_keys=True),
 )
 GROWTH = (Contender("ours", *MACHINE, ours),)
 
-ALL = {"transition": TRANSITION, "bulk": BULK, "load": LOAD, "growth": GROWTH}
+#: By benchmark and name, for the processes of the cells.
+ALL = {
+    benchmark: {contender.name: contender for contender in contenders}
+    for benchmark, contenders in {"transition": TRANSITION, "bulk": BULK, "load": LOAD, "growth": GROWTH}.items()
+}
+
+#: What the report names with its version.
+PACKAGES = ("Django", "psycopg", "django-fsm-2", "django-fsm-log", "django-pghistory")

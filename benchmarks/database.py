@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
 
 import psycopg
 from contenders import Contender
 
 from tests import database_url, postgres
+
+HERE = Path(__file__).resolve().parent
 
 #: As a small production server has it: every commit reaches the disk. Checkpoints wait until the cell is over.
 OPTIONS = {
@@ -34,10 +39,13 @@ FILL_HISTORY = """
 
 
 class Database:
-    """A database with the tables of all contenders."""
+    """A database with the tables of all contenders, and the code that runs on it: this checkout's, or an earlier one's."""
 
-    def __init__(self, url: str) -> None:
+    settings = "settings"
+
+    def __init__(self, url: str, checkout: Path = HERE.parent) -> None:
         self.url = url
+        self.checkout = checkout
         place = database_url.parse(url)
         self._connection = psycopg.connect(
             host=place["HOST"], user=place["USER"], dbname=place["NAME"], autocommit=True
@@ -45,7 +53,13 @@ class Database:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"BENCHMARK_DATABASE": self.url, "DJANGO_SETTINGS_MODULE": "settings"}
+        """What every process has whose work is done here. The benchmarks are this checkout's, whoever's the library is."""
+        path = [str(self.checkout / "src"), str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")]
+        return {
+            "BENCHMARK_DATABASE": self.url,
+            "DJANGO_SETTINGS_MODULE": self.settings,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        }
 
     def ask(self, sql: str, *params: Any) -> Any:
         """Return the first column of the first row."""
@@ -56,22 +70,29 @@ class Database:
         self._connection.execute(sql, params or None)
 
     def migrate(self) -> None:
-        """Create all tables and triggers."""
-        import django
-        from django.core.management import call_command
-        from django.db import connections
+        """Create all tables and triggers, as the code of the checkout has them."""
+        self.manage("migrate", "--run-syncdb")
+        self.manage("pgtrigger", "install")
 
-        os.environ |= self.environment
-        django.setup()
-        call_command("migrate", run_syncdb=True, verbosity=0)
-        call_command("pgtrigger", "install", verbosity=0)
-        connections.close_all()
+    def manage(self, command: str, *arguments: str) -> None:
+        """Run a command of Django's in a process of its own."""
+        line = [sys.executable, "-m", "django", command, "--verbosity", "0", "--skip-checks", *arguments]
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **self.environment})
 
-    def copy(self, name: str) -> Database:
+    def beside(self, name: str, checkout: Path) -> Self:
+        """Return an empty database with the tables that the code of another commit makes."""
+        self.run(f"CREATE DATABASE {name}")
+        made = type(self)(self._url_of(name), checkout)
+        made.migrate()
+        return made
+
+    def copy(self, name: str) -> Self:
         """Return a new database with what this one holds."""
-        place = database_url.parse(self.url)
-        self.run(f"CREATE DATABASE {name} TEMPLATE {place['NAME']}")
-        return Database(database_url.build({**place, "NAME": name}))
+        self.run(f"CREATE DATABASE {name} TEMPLATE {database_url.parse(self.url)['NAME']}")
+        return type(self)(self._url_of(name), self.checkout)
+
+    def _url_of(self, name: str) -> str:
+        return database_url.build({**database_url.parse(self.url), "NAME": name})
 
     def fill(self, contender: Contender, orders: int, sequence: int = 0) -> None:
         """Start again: so many new orders, and nothing in the audit table."""

@@ -1,7 +1,6 @@
 """Measure how fast, how steadily and how quietly a worker serves rows, against its peers, on a PostgreSQL of its own.
 
-    python benchmarks/drain.py [drain|claim|tenths|idle|all] [--repetitions 7] [--minutes 8] [--quick]
-    python benchmarks/drain.py before --against DIR
+    python benchmarks/drain.py [drain|claim|tenths|idle|all] [--before DIR] [--repetitions 9] [--quick]
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,18 +31,18 @@ import database as databases  # noqa: E402
 import drain_contenders  # noqa: E402
 import drain_peers  # noqa: E402
 from drain_contenders import Contender  # noqa: E402
-from report import Cell, Goal, Line, Ratios, environment, load_average, spread, write  # noqa: E402
-from run import CELL_SECONDS, rotated, say  # noqa: E402
+from report import CPU, Cell, Goal, Line, Ratios, spread  # noqa: E402
+from session import CELL_SECONDS, Session, rotated  # noqa: E402
 
-from tests import database_url, postgres  # noqa: E402
-
-ORDER = ("drain", "claim", "tenths", "idle")
-
-#: What is measured only if there is something to measure it against.
-BEFORE = "before"
+from tests import postgres  # noqa: E402
 
 #: By the name of a contender.
-GOALS = {"pgqueuer": Goal(1.4), "procrastinate": Goal(25), "django-tasks-db": Goal(25)}
+GOALS = {
+    "before": [Goal(0.95), Goal(None, CPU)],
+    "pgqueuer": [Goal(1.4)],
+    "procrastinate": [Goal(25)],
+    "django-tasks-db": [Goal(25)],
+}
 
 #: Commits carry their time, which is how the end of a cell is known. The log takes statements where a cell asks for it.
 OPTIONS = {
@@ -103,33 +102,10 @@ class Size:
 class Database(databases.Database):
     """A database with the tables of all contenders."""
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"BENCHMARK_DATABASE": self.url, "DJANGO_SETTINGS_MODULE": "drain_settings"}
+    settings = "drain_settings"
 
     def migrate(self) -> None:
-        import django
-        from django.core.management import call_command
-        from django.db import connections
-
-        os.environ |= self.environment
-        django.setup()
-        call_command("migrate", run_syncdb=True, verbosity=0)
-        connections.close_all()
-        drain_peers.install()
-
-    def copy(self, name: str) -> Database:
-        place = database_url.parse(self.url)
-        self.run(f"CREATE DATABASE {name} TEMPLATE {place['NAME']}")
-        return Database(database_url.build({**place, "NAME": name}))
-
-    def beside(self, name: str, variables: dict[str, str]) -> Database:
-        """Return an empty database with the tables that another commit's code makes."""
-        self.run(f"CREATE DATABASE {name}")
-        made = Database(database_url.build({**database_url.parse(self.url), "NAME": name}))
-        command = [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity", "0"]
-        subprocess.run(command, check=True, env={**os.environ, **made.environment, **variables})
-        return made
+        self.manage("migrate", "--run-syncdb")
 
     def query(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, params).fetchall()
@@ -189,23 +165,21 @@ class Drained:
         return Cell(self.in_window, window, self.cpu_seconds * self.in_window / self.completed)
 
 
-class Run:
+class Run(Session[Database]):
     """One call of the command."""
 
-    def __init__(
-        self, database: Database, size: Size, repetitions: int, minutes: float, against: Path | None = None
-    ) -> None:
-        self.database = database
-        self.against = against
-        self.size = size
-        self.repetitions = repetitions
-        self.minutes = minutes
-        self.done = 0
-        self.contenders = (drain_contenders.OURS, drain_contenders.BY_HAND, *drain_contenders.PEERS)
+    order = ("drain", "claim", "tenths", "idle")
+    packages = drain_contenders.PACKAGES
+    command, results = "drain.py", "results-drain.md"
+
+    def __init__(self, database: Database, options: argparse.Namespace) -> None:
+        super().__init__(database, options)
+        self.size = Size(options.quick)
+        self.contenders = self.compared(tuple(drain_contenders.ALL.values()))
 
     def drain(self) -> str:
         """Jobs that are all due, and one worker process."""
-        lines = [Line(each.name, GOALS.get(each.name)) for each in self.contenders]
+        lines = [Line(each.name, GOALS.get(each.name, [Goal()])) for each in self.contenders]
 
         def cells(repetition: int) -> None:
             for position in rotated(self.contenders, repetition):
@@ -214,27 +188,10 @@ class Run:
                 drained = self._drain(contender, self.size.jobs, window)
                 lines[position].cells.append(drained.cell(window, self.size.jobs))
 
-        self._repeat(cells)
+        self.repeat(cells)
         for line, contender in zip(lines, self.contenders, strict=True):
             if contender.windowed and any(cell.units < self.size.jobs for cell in line.cells):
                 line.name += f", over {self.size.window:g} s"
-        return Ratios(f"Draining {self.size.jobs:,} jobs, 1 process", "jobs", lines).markdown()
-
-    def before(self) -> str:
-        """The worker as it is, and as it was at an earlier commit."""
-        assert self.against is not None  # noqa: S101
-        source = {"PYTHONPATH": os.pathsep.join([str(self.against / "src"), str(HERE.parent), str(HERE)])}
-        earlier = self.database.beside("earlier", source)
-        lines = [Line("ours"), Line("ours, earlier", Goal(0.95))]
-        places: list[tuple[Database, dict[str, str]]] = [(self.database, {}), (earlier, source)]
-
-        def cells(repetition: int) -> None:
-            for position in rotated(lines, repetition):
-                database, variables = places[position]
-                drained = self._drain(drain_contenders.OURS, self.size.jobs, CELL_SECONDS, database, variables)
-                lines[position].cells.append(drained.cell(CELL_SECONDS, self.size.jobs))
-
-        self._repeat(cells)
         return Ratios(f"Draining {self.size.jobs:,} jobs, 1 process", "jobs", lines).markdown()
 
     def claim(self) -> str:
@@ -260,7 +217,7 @@ class Run:
                     told = self._tell(places[name], "claim", contender, batch, self.size.claims)
                     medians[name].append(median(told["seconds"]) * 1000)
 
-        self._repeat(cells)
+        self.repeat(cells)
         rows = [
             f"### One claim, median of {self.size.claims}: {contender.name}",
             "",
@@ -285,7 +242,7 @@ class Run:
             starts = [began, *(end for _, end in cuts)]
             rates.append([jobs / (end - start) for (jobs, end), start in zip(cuts, starts, strict=False)])
 
-        self._repeat(cells)
+        self.repeat(cells)
         rows = [
             f"### Draining {self.size.long:,} jobs, 1 process: {contender.name}",
             "",
@@ -319,19 +276,12 @@ class Run:
         self.done = 1
         return "\n".join(rows)
 
-    def _drain(
-        self,
-        contender: Contender,
-        jobs: int,
-        window: float,
-        database: Database | None = None,
-        more: dict[str, str] | None = None,
-    ) -> Drained:
+    def _drain(self, contender: Contender, jobs: int, window: float) -> Drained:
         """Run one contender in a process of its own. Raise unless it did all that it was to do, and nothing else."""
-        database = database or self.database
+        database = self.place(contender)
         database.prepare(contender, jobs)
         with witnessed(jobs) as (notes, variables):
-            told = self._tell(database, "drain", contender, window, variables={**variables, **(more or {})})
+            told = self._tell(database, "drain", contender, window, variables=variables)
             began = min(map(float, notes.read_text().split()))
         completed, in_window, ended = database.query(COMMITS.format(done=contender.done), end=began + window)[0]
         wrong, left = database.ask(contender.wrong), database.ask(contender.left)
@@ -390,19 +340,8 @@ class Run:
         variables: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         command = [sys.executable, str(HERE / "drain_cell.py"), what, contender.name, *map(str, arguments)]
-        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(HERE.parent)]))
-        surroundings = {**os.environ, **database.environment, "PYTHONPATH": path, **(variables or {})}
+        surroundings = {**os.environ, **database.environment, **(variables or {})}
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surroundings, start_new_session=True)
-
-    def _repeat(self, cells: Callable[[int], None]) -> None:
-        end, self.done = time.monotonic() + self.minutes * 60, 0
-        for repetition in range(self.repetitions):
-            if time.monotonic() > end:
-                say(f"  {self.minutes:g} minutes are over; no further repetition.")
-                break
-            cells(repetition)
-            self.done += 1
-            say(f"  repetition {self.done} of {self.repetitions} done, load average {load_average()}")
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -427,35 +366,14 @@ def start() -> Database:
     postgres.OPTIONS.update(databases.OPTIONS | OPTIONS)
     database = Database(postgres.boot())
     database.migrate()
+    os.environ |= {"BENCHMARK_DATABASE": database.url}
+    drain_peers.install()
     return database
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the worker against its peers.")
-    parser.add_argument("section", nargs="?", default="all", choices=[*ORDER, BEFORE, "all"])
-    parser.add_argument("--against", type=Path, metavar="DIR", help="for `before`: a checkout of an earlier commit")
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="try it out: small cells, two repetitions, nothing kept")
-    parser.add_argument("--minutes", type=float, default=8, help="begin no repetition of a section after this long")
-    options = parser.parse_args()
-    if (options.section == BEFORE) != (options.against is not None):
-        parser.error("`before` and --against go together")
-    database = start()
-    repetitions = 2 if options.quick else options.repetitions
-    run = Run(database, Size(options.quick), repetitions, options.minutes, options.against)
-    sections = {}
-    for name in ORDER if options.section == "all" else [options.section]:
-        say(f"{name}: {getattr(Run, name).__doc__}")
-        before = load_average()
-        body = getattr(run, name)()
-        facts = (
-            f"{environment(database.ask('SHOW server_version'), drain_contenders.PACKAGES)} {run.done} "
-            f"repetition{'s' if run.done > 1 else ''}. Load average {before} before and {load_average()} after."
-        )
-        sections[name] = f"{facts}\n\n{body}"
-        say(f"\n{sections[name]}\n")
-    if not options.quick:
-        write(HERE / "results-drain.md", sections, (*ORDER, BEFORE), "drain.py")
+    options = Run.parser("Measure the worker against its peers.").parse_args()
+    Run(start(), options).run()
 
 
 if __name__ == "__main__":

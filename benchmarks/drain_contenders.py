@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import drain_by_hand
 import drain_ours
@@ -28,6 +28,8 @@ class Contender:
     wrong: str = "SELECT 0"
     #: Whether it is given a window, because it would take too long to complete all jobs.
     windowed: bool = False
+    #: Whether it runs the library of an earlier commit, if there is one to compare with.
+    is_before: bool = False
     #: Serves for ever, set as it is by default.
     serve: Callable[[], None] | None = None
     #: Returns a function that claims up to so many rows of a state and says how many it got.
@@ -78,6 +80,7 @@ OURS = Contender(
     claimer=drain_ours.claimer_ours,
     crowded="jobs_crowdedjob",
 )
+BEFORE = replace(OURS, name="before", is_before=True, serve=None)
 BY_HAND = Contender(
     "by hand",
     drain_by_hand.drain_by_hand,
@@ -124,7 +127,7 @@ PEERS = (
 )
 
 #: By name, for the processes of the cells.
-ALL = {contender.name: contender for contender in (OURS, BY_HAND, *PEERS)}
+ALL = {contender.name: contender for contender in (OURS, BEFORE, BY_HAND, *PEERS)}
 
 #: What the report names with its version.
 PACKAGES = ("Django", "psycopg", "pgqueuer", "asyncpg", "uvloop", "procrastinate", "django-tasks-db")

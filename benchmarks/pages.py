@@ -1,6 +1,6 @@
 """Measure the admin's pages on a table of a million rows, against those of a plain ModelAdmin.
 
-    python benchmarks/pages.py [--repetitions 7] [--requests 10] [--quick]
+    python benchmarks/pages.py [--repetitions 9] [--requests 10] [--quick]
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "testproject")]
 
 import database as databases  # noqa: E402
 from report import environment, load_average, spread, write  # noqa: E402
-from run import rotated, say  # noqa: E402
+from session import rotated, say  # noqa: E402
 
 from tests import postgres  # noqa: E402
 
@@ -161,7 +161,7 @@ def table(found: Sequence[Page]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the admin's pages on a large table.")
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--requests", type=int, default=10, help="how often a page is asked for in a repetition")
     parser.add_argument("--quick", action="store_true", help="try it out: a small table, nothing kept")
     options = parser.parse_args()

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-
-PACKAGES = ("Django", "psycopg", "django-fsm-2", "django-fsm-log", "django-pghistory")
-
-#: The sections of the results, in their order.
-ORDER = ("transition", "bulk", "load", "growth")
 
 
 @dataclass(frozen=True)
@@ -34,23 +29,49 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """What of a cell is compared with that of another cell."""
+
+    name: str
+    of: Callable[[Cell], float]
+    #: Whether more of it is better.
+    is_gain: bool = False
+
+
+RATE = Measure("rate", lambda cell: cell.rate, is_gain=True)
+TIME = Measure("time", lambda cell: 1 / cell.rate)
+CPU = Measure("client CPU", lambda cell: cell.cpu_microseconds)
+
+
+@dataclass(frozen=True)
 class Goal:
-    """What the ratio of our rate to a contender's is to be at least."""
+    """What ours is to be in proportion to a contender's: at least so much of its rate, or at most of its time."""
 
-    ratio: float
-    #: Show the ratio the other way round, as in "loading takes at most 1.25 times as long".
-    as_time: bool = False
+    #: None if there is no goal, and the proportion is only shown.
+    ratio: float | None = None
+    measure: Measure = RATE
 
-    def is_met(self, ratios: list[float]) -> bool:
-        return median(ratios) >= self.ratio
+    def verdict(self, ours: Sequence[Cell], theirs: Sequence[Cell]) -> str:
+        """Return three columns: the proportion, the goal, and whether it is met."""
+        pairs = zip(ours, theirs, strict=True)
+        return self.judge([self.measure.of(mine) / self.measure.of(other) for mine, other in pairs])
+
+    def judge(self, ratios: list[float]) -> str:
+        its = f"× its {self.measure.name}"
+        if self.ratio is None:
+            return f" {spread(ratios, '.2f')} {its} | | |"
+        found, sign = median(ratios), "≥" if self.measure.is_gain else "≤"
+        met = found >= self.ratio if self.measure.is_gain else found <= self.ratio
+        shown = f" **{spread(ratios, '.2f', '**')} {its} | {sign} {self.ratio:.2f} |"
+        return f"{shown} {'met' if met else '**missed**'} |"
 
 
 @dataclass
 class Line:
-    """One contender in all repetitions."""
+    """One contender in all repetitions, and how ours is compared with it."""
 
     name: str
-    goal: Goal | None = None
+    goals: Sequence[Goal] = (Goal(),)
     cells: list[Cell] = field(default_factory=list)
 
 
@@ -72,14 +93,13 @@ class Table:
         ]
         for line in self.lines:
             rates = [cell.rate for cell in line.cells]
-            cpu = median(cell.cpu_microseconds for cell in line.cells)
-            cpu_text = f"{cpu:,.0f}" if cpu >= 50 else f"{cpu:.1f}"
-            text = f"| {line.name} | {spread(rates, ',.0f')} | {cpu_text} |"
+            text = f"| {line.name} | {spread(rates, ',.0f')} | {_cpu(line)} |"
             if line is ours:
                 rows.append(f"{text} | | |")
                 continue
-            ratios = [mine.rate / other.rate for mine, other in zip(ours.cells, line.cells, strict=True)]
-            rows.append(text + _verdict(ratios, line.goal))
+            for goal in line.goals:
+                rows.append(text + goal.verdict(ours.cells, line.cells))
+                text = "| | | |"
         return "\n".join(rows)
 
 
@@ -97,23 +117,15 @@ class Ratios(Table):
         ]
         for line in self.lines:
             rates = spread([cell.rate for cell in line.cells], ",.0f")
-            cpu = median(cell.cpu_microseconds for cell in line.cells)
-            verdict = " | | |"
-            if line is not first:
-                ratios = [mine.rate / other.rate for mine, other in zip(first.cells, line.cells, strict=True)]
-                verdict = _verdict(ratios, line.goal)
-            rows.append(f"| {line.name} |{verdict} {rates} | {cpu:,.0f} |")
+            verdicts = [" | | |"] if line is first else [goal.verdict(first.cells, line.cells) for goal in line.goals]
+            rows.append(f"| {line.name} |{verdicts[0]} {rates} | {_cpu(line)} |")
+            rows += [f"| |{verdict} | |" for verdict in verdicts[1:]]
         return "\n".join(rows)
 
 
-def _verdict(ratios: list[float], goal: Goal | None) -> str:
-    if goal is None:
-        return f" {spread(ratios, '.2f')} × its rate | | |"
-    met = "met" if goal.is_met(ratios) else "**missed**"
-    if goal.as_time:
-        times = [1 / ratio for ratio in ratios]
-        return f" **{spread(times, '.2f', '**')} × its time | ≤ {1 / goal.ratio:.2f} | {met} |"
-    return f" **{spread(ratios, '.2f', '**')} × its rate | ≥ {goal.ratio:.2f} | {met} |"
+def _cpu(line: Line) -> str:
+    cpu = median(cell.cpu_microseconds for cell in line.cells)
+    return f"{cpu:,.0f}" if cpu >= 50 else f"{cpu:.1f}"
 
 
 def spread(values: list[float], form: str, after_median: str = "") -> str:
@@ -122,7 +134,7 @@ def spread(values: list[float], form: str, after_median: str = "") -> str:
     return f"{middle}{after_median} [{low}–{high}]"
 
 
-def environment(postgresql: str, packages: Sequence[str] = PACKAGES) -> str:
+def environment(postgresql: str, packages: Sequence[str]) -> str:
     """Say what was measured, and on what."""
     parts = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     return f"{', '.join(parts)}, PostgreSQL {postgresql.split(maxsplit=1)[0]}, {platform.system()}, {os.cpu_count()} cores."
@@ -132,8 +144,8 @@ def load_average() -> str:
     return f"{os.getloadavg()[0]:.1f}"
 
 
-def write(path: Path, sections: dict[str, str], order: Sequence[str] = ORDER, command: str = "run.py") -> None:
-    """Put the sections into the file, in place of older ones of the same name."""
+def write(path: Path, sections: dict[str, str], order: Sequence[str], command: str) -> None:
+    """Put the sections into the file, in place of older ones of the same name, and drop those that there are no more."""
     kept: dict[str, str] = {}
     if path.exists():
         for part in path.read_text().split("\n## ")[1:]:
@@ -141,6 +153,6 @@ def write(path: Path, sections: dict[str, str], order: Sequence[str] = ORDER, co
             kept[name] = body.strip()
     kept |= sections
     text = f"# Results\n\nWritten by `python benchmarks/{command}`; how to read them is in the [README](README.md).\n"
-    for name in sorted(kept, key=list(order).index):
+    for name in (name for name in order if name in kept):
         text += f"\n## {name}\n\n{kept[name]}\n"
     path.write_text(text)
