@@ -1,0 +1,82 @@
+"""How many files of ours one move, one claimed row and one declaration pass, and that they are counted as they should be."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from django.db import connection
+from django.db.models import Q
+
+from statemachine_fields import InvalidStateTransition
+from tests import walks
+from tests.walks import Call, Walk, files_of
+
+on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="what is counted is the way to PostgreSQL")
+
+
+def walk(*ways, thread="claimer"):
+    return Walk([Call(thread, caller, file, "function") for caller, file in ways])
+
+
+class TestFiles:
+    def test_are_those_whose_functions_are_called(self):
+        error = InvalidStateTransition("an order", "NEW", "DONE", [])
+        assert files_of(lambda: str(error)) == ["exceptions.py"]
+
+    def test_of_others_are_not_counted(self):
+        assert files_of(lambda: Q(status="NEW") | Q(status="DONE")) == []
+
+    def test_are_told_once_and_in_order(self):
+        assert walk((None, "b.py"), ("b.py", "a.py"), ("b.py", "b.py"), (None, "a.py")).files == ["b.py", "a.py"]
+
+    def test_of_loops_that_were_called_before_are_counted(self):
+        assert walk(("loop.py", "a.py")).files == ["loop.py", "a.py"]
+
+    def test_are_no_longer_watched_when_the_work_fails(self):
+        former = sys.getprofile()
+        with pytest.raises(ZeroDivisionError):
+            files_of(lambda: 1 / 0)
+        assert sys.getprofile() is former
+
+
+class TestTurns:
+    def test_a_file_that_calls_the_one_that_called_it_turns_back(self):
+        assert walk((None, "a.py"), ("a.py", "b.py"), ("b.py", "a.py")).turns == [("b.py", "a.py")]
+
+    def test_however_long_ago_that_was(self):
+        found = walk((None, "a.py"), ("a.py", "b.py"), (None, "b.py"), ("b.py", "a.py"))
+        assert found.turns == [("b.py", "a.py")]
+        assert len(found.steps) == 2
+
+    def test_and_over_however_many_files(self):
+        found = walk(
+            (None, "b.py"), ("b.py", "c.py"), (None, "a.py"), ("a.py", "b.py"), (None, "c.py"), ("c.py", "a.py")
+        )
+        assert found.turns == [("c.py", "a.py")]
+
+    def test_two_that_call_a_third_do_not(self):
+        assert walk((None, "a.py"), ("a.py", "b.py"), ("b.py", "c.py"), ("a.py", "c.py"), ("a.py", "a.py")).turns == []
+
+
+def test_a_thread_that_did_nothing_is_missed():
+    with pytest.raises(LookupError, match="committer"):
+        walk((None, "a.py")).by("claimer", "committer")
+
+
+@on_postgresql
+@pytest.mark.django_db
+def test_one_move_passes_few_files():
+    assert len(walks.move().files) <= 15
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_one_claimed_row_passes_few_files():
+    assert len(walks.claimed_row().files) <= 29
+
+
+def test_one_declaration_passes_few_files_and_seldom_turns_back():
+    found = walks.declaration()
+    assert len(found.files) <= 10
+    assert len(found.turns) <= 2
