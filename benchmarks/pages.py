@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "testproject")]
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "testproject")]
 
 import database as databases  # noqa: E402
 from report import environment, load_average, spread, write  # noqa: E402
@@ -85,10 +85,10 @@ def pages(long: int) -> list[Page]:
             f"/ours/shop/order/{LONG}/story/states/?before={middle}",
             "story of a row with 1 move",
         ),
-        Page("machine, 24 hours", "/ours/shop/order/machine/states/?days=1"),
-        Page("machine, 7 days", "/ours/shop/order/machine/states/?days=7", "machine, 24 hours"),
-        Page("machine, 30 days", "/ours/shop/order/machine/states/?days=30", "machine, 24 hours"),
-        Page("machine, 90 days", "/ours/shop/order/machine/states/?days=90", "machine, 24 hours"),
+        Page("machine, 24 hours", "/ours/shop/order/_machine/states/?days=1"),
+        Page("machine, 7 days", "/ours/shop/order/_machine/states/?days=7", "machine, 24 hours"),
+        Page("machine, 30 days", "/ours/shop/order/_machine/states/?days=30", "machine, 24 hours"),
+        Page("machine, 90 days", "/ours/shop/order/_machine/states/?days=90", "machine, 24 hours"),
     ]
 
 
