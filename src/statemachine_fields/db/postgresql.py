@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.db import models
+
 from statemachine_fields.db import prepared
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import LockedRow, SelectedWrite, SelectedWritten, sqlstate
@@ -92,6 +94,9 @@ SELECTED = """
 # NO KEY lets foreign-key checks of other transactions pass beside us.
 LOCK = "SELECT {status}::text, {sequence}::bigint{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
 LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO KEY UPDATE SKIP LOCKED"
+
+#: Keys that are sent as they are, if they are numbers.
+NUMBERS = (models.AutoField, models.BigAutoField, models.IntegerField, models.BigIntegerField)
 
 
 class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
@@ -204,16 +209,19 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
 class RowWrite:
     """A statement that writes one row, ready to be run again and again."""
 
-    __slots__ = ("_prepare_key", "text")
+    __slots__ = ("_is_number", "_key_field", "text")
 
     def __init__(self, table: Table, text: str) -> None:
         self.text = text
-        self._prepare_key = table.key_field.get_db_prep_value
+        self._key_field = table.key_field
+        self._is_number = type(table.key_field) in NUMBERS
 
     def __call__(
         self, connection: Any, key: Any, given: tuple[Any, ...], compared: tuple[Any, ...], record: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        key = prepared.key(self._prepare_key(key, connection))
+        if not self._is_number or type(key) is not int:
+            key = self._key_field.get_db_prep_value(key, connection)
+        key = prepared.key(key)
         rows = prepared.run(connection, self.text, (*given, key, *compared, *record))
         if not rows:
             return None

@@ -125,8 +125,9 @@ def fetch_all(
     connection.ensure_connection()
     driver = connection.connection
     kept = getattr(connection, SLOT, None)
-    if kept is None or kept.connection is not driver or kept.closed:
+    if kept is None or kept.driver is not driver or kept.closed:
         kept = PreparingCursor(driver)
+        kept.driver = driver
         if driver.prepare_threshold is None:
             driver.prepare_threshold = NEVER_BY_ITSELF
         _name_apart(driver)
@@ -152,6 +153,8 @@ if TYPE_CHECKING or is_psycopg3:
     class PreparingCursor(psycopg.Cursor[Any]):
         """A cursor that binds on the server and prepares what it executes."""
 
+        #: The connection that it is of. psycopg has it too, as a property that costs more to ask.
+        driver: Any = None
         _said: tuple[Any, Any] | None = None
         _sent: Any = None
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 # 12 bits of counter follow the milliseconds, so that ids made by one process ascend even within one millisecond.
 _COUNTER_BITS = 12
+_COUNTER = (1 << _COUNTER_BITS) - 1
 _lock = threading.Lock()
 _last = 0
 
@@ -23,10 +24,15 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 def uuid7() -> uuid.UUID:
     """Return a new id, larger than any this process made before."""
     global _last  # noqa: PLW0603 - the last id is what the next must exceed
-    now = _timestamp(time.time_ns())
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    now = milliseconds << _COUNTER_BITS | (rest << _COUNTER_BITS) // 1_000_000
     with _lock:
-        _last = now = max(now, _last + 1)
-    return _assemble(now, int.from_bytes(os.urandom(8)) >> 2)
+        if now <= _last:
+            now = _last + 1
+        _last = now
+    # Written out, as each move needs one.
+    high = (now >> _COUNTER_BITS) << 16 | 7 << 12 | now & _COUNTER
+    return uuid.UUID(int=high << 64 | 2 << 62 | int.from_bytes(os.urandom(8)) >> 2)
 
 
 def uuid7_many(number: int) -> list[uuid.UUID]:
@@ -61,5 +67,5 @@ def _timestamp(nanoseconds: int) -> int:
 
 
 def _assemble(timestamp: int, tail: int) -> uuid.UUID:
-    milliseconds, counter = timestamp >> _COUNTER_BITS, timestamp & (1 << _COUNTER_BITS) - 1
+    milliseconds, counter = timestamp >> _COUNTER_BITS, timestamp & _COUNTER
     return uuid.UUID(int=milliseconds << 80 | 7 << 76 | counter << 64 | 2 << 62 | tail)
