@@ -527,29 +527,35 @@ class TestStatistics:
     HOUR = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
     def count(self, state, machine="lab.Consignment.states", hour=HOUR, **counts):
-        RunStatistics.objects.create(machine=machine, state=state, period=hour, **counts)
+        for kind, (number, seconds) in counts.items():
+            RunStatistics.objects.create(
+                machine=machine, state=state, period=hour, kind=kind, count=number, seconds=seconds
+            )
 
     def counted(self):
-        rows = RunStatistics.objects.order_by("machine", "state", "period")
-        return list(rows.values_list("machine", "state", "period__hour", "claimed", "moved", "seconds"))
+        rows = RunStatistics.objects.order_by("machine", "state", "period", "kind")
+        return list(rows.values_list("machine", "state", "period__hour", "kind", "count", "seconds"))
 
     def test_are_counted_under_the_new_name_with_what_is_there(self, atomic):
         later = self.HOUR + datetime.timedelta(hours=1)
-        self.count("PACKED", claimed=3, moved=2, seconds=1.5)
-        self.count("BOXED", claimed=4, moved=4, seconds=0.5)
-        self.count("PACKED", hour=later, claimed=7)
-        self.count("PACKED", machine="lab.Chore.states", claimed=9)
+        self.count("PACKED", claimed=(3, 0.0), failed=(1, 0.25), moved=(2, 1.5))
+        self.count("BOXED", claimed=(4, 0.0), moved=(4, 0.5), parked=(5, 0.75))
+        self.count("PACKED", hour=later, claimed=(7, 0.0))
+        self.count("PACKED", machine="lab.Chore.states", claimed=(9, 0.0))
         rename("consignment", "PACKED", "BOXED", atomic=atomic)
         assert self.counted() == [
-            ("lab.Chore.states", "PACKED", 12, 9, 0, 0.0),
-            ("lab.Consignment.states", "BOXED", 12, 7, 6, 2.0),
-            ("lab.Consignment.states", "BOXED", 13, 7, 0, 0.0),
+            ("lab.Chore.states", "PACKED", 12, "claimed", 9, 0.0),
+            ("lab.Consignment.states", "BOXED", 12, "claimed", 7, 0.0),
+            ("lab.Consignment.states", "BOXED", 12, "failed", 1, 0.25),
+            ("lab.Consignment.states", "BOXED", 12, "moved", 6, 2.0),
+            ("lab.Consignment.states", "BOXED", 12, "parked", 5, 0.75),
+            ("lab.Consignment.states", "BOXED", 13, "claimed", 7, 0.0),
         ]
 
     def test_are_named_after_the_machine(self):
-        self.count("PAID", machine="lab.Invoice.payment", claimed=1)
+        self.count("PAID", machine="lab.Invoice.payment", claimed=(1, 0.0))
         rename("invoice", "PAID", "SETTLED", field="payment_status", machine="payment")
-        assert self.counted() == [("lab.Invoice.payment", "SETTLED", 12, 1, 0, 0.0)]
+        assert self.counted() == [("lab.Invoice.payment", "SETTLED", 12, "claimed", 1, 0.0)]
 
     def test_of_a_table_that_is_not_there_are_none(self, monkeypatch):
         row_in("PACKED")
@@ -560,7 +566,7 @@ class TestStatistics:
             "table_names",
             lambda self, cursor=None: [n for n in names(cursor) if n != left_out],
         )
-        self.count("PACKED")
+        self.count("PACKED", claimed=(1, 0.0))
         rename("consignment", "PACKED", "BOXED")
         assert self.counted()[0][1] == "PACKED"
 

@@ -75,7 +75,7 @@ def test_the_admin_shows_orders_in_every_state(state, admin_client):
 
 
 def test_run_statistics_are_for_reading(admin_client, client):
-    RunStatistics.objects.create(machine="shop.Order.states", state="PAID", period="2026-11-16T10:00Z", moved=7)
+    RunStatistics.objects.create(machine="shop.Order.states", state="PAID", period="2026-11-16T10:00Z", kind="moved")
     url = reverse("admin:statemachine_worker_runstatistics_changelist")
 
     page = admin_client.get(url)

@@ -427,7 +427,7 @@ def test_page_speaks_the_language_of_the_reader(admin_client):
 
 def test_run_statistics_of_a_timed_machine_are_one_click_away(admin_client):
     for machine in ("shop.Order.states", "lab.Payment.states"):
-        RunStatistics.objects.create(machine=machine, state="PAID", period=timezone.now())
+        RunStatistics.objects.create(machine=machine, state="PAID", period=timezone.now(), kind="moved")
 
     listed = admin_client.get(link_of(look(admin_client), "What workers did"))
 

@@ -303,7 +303,8 @@ def marks_of(model: type[Model]) -> Any:
 
 def told(model: Any, what: str = "moved") -> int:
     """Return a count of the run statistics of a model, over its states. They are complete when the worker has stopped."""
-    return int(RunStatistics.objects.filter(machine=str(model.states)).aggregate(sum=Sum(what))["sum"] or 0)
+    rows = RunStatistics.objects.filter(machine=str(model.states), kind=what)
+    return int(rows.aggregate(sum=Sum("count"))["sum"] or 0)
 
 
 def execute(statement: str, *params: Any) -> list[Any]:

@@ -103,7 +103,7 @@ def locked_statistics(what):
         return
     hour = timezone.now().replace(minute=0, second=0, microsecond=0)
     for period in (hour, hour + timedelta(hours=1)):
-        RunStatistics.objects.create(machine=str(Chore.states), state="DOING", period=period)
+        RunStatistics.objects.create(machine=str(Chore.states), state="DOING", period=period, kind="claimed")
     with locking(f"SELECT 1 FROM {table} FOR UPDATE"):
         yield
 

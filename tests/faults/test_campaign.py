@@ -93,7 +93,7 @@ def test_what_went_well_is_not_complained_of(lab):
     moved(Guest.objects.create(), "LEFT").delete()
     paper = moved(Paper.objects.create(), "DOING", "DONE")
     marked(paper, "NEW", "DOING")
-    RunStatistics.objects.create(machine="lab.Errand.states", state="NEW", period=LONG_AGO, moved=1)
+    RunStatistics.objects.create(machine="lab.Errand.states", state="NEW", period=LONG_AGO, kind="moved", count=1)
     assert found() == []
 
 
@@ -179,7 +179,7 @@ def test_a_lease_that_is_left_is_noticed(lab):
 
 def test_statistics_that_boast_are_noticed(lab):
     marked(moved(Errand.objects.create(), "DOING", "DONE"), "NEW", "DOING")
-    RunStatistics.objects.create(machine="lab.Errand.states", state="NEW", period=LONG_AGO, moved=2)
+    RunStatistics.objects.create(machine="lab.Errand.states", state="NEW", period=LONG_AGO, kind="moved", count=2)
     assert found() == ["statistics above"]
     too_few = checks.check_statistics(Counter(), is_exact=True)
     assert {broken.code for broken in too_few} == {"statistics above", "statistics below"}

@@ -15,7 +15,7 @@ from lab.models import Chore, Coupon, Crate, Lot, Sensor
 from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.postgresql_claims import LOCKS, due_text, due_values
-from statemachine_fields.db.tallies import Tally
+from statemachine_fields.db.tallies import AT_ONCE, Tally
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.worker.models import RunStatistics
 from tests.worker.rows import (
@@ -573,13 +573,26 @@ class TestAddUp:
         dialect_for(connection).add_up(connection, RunStatistics._meta.db_table, self.PERIOD, tallies)
 
     def test_sums_by_machine_state_and_period(self):
-        self.add(Tally("a.A", "NEW", {"moved": 2, "seconds": 0.5}), Tally("a.A", "OLD", {"failed": 1}))
-        self.add(Tally("a.A", "NEW", {"moved": 3, "waited": 1, "seconds": 0.25}), Tally("b.B", "NEW", {"moved": 1}))
-        found = {(row.machine, row.state): row for row in RunStatistics.objects.filter(period=self.PERIOD)}
+        self.add(Tally("a.A", "NEW", "moved", 2, 0.5), Tally("a.A", "OLD", "failed", 1))
+        self.add(
+            Tally("a.A", "NEW", "moved", 3, 0.25), Tally("a.A", "NEW", "waited", 1), Tally("b.B", "NEW", "moved", 1)
+        )
+        found = {(row.machine, row.state): row for row in RunStatistics.objects.filter(period=self.PERIOD).by_hour()}
         assert set(found) == {("a.A", "NEW"), ("a.A", "OLD"), ("b.B", "NEW")}
         row = found["a.A", "NEW"]
-        assert (row.moved, row.waited, row.failed, row.seconds) == (5, 1, 0, 0.75)
-        assert found["a.A", "OLD"].failed == 1
+        assert (row.counts, row.seconds) == ({"moved": 5, "waited": 1}, 0.75)
+        assert found["a.A", "OLD"].counts == {"failed": 1}
+
+    def test_writes_all_with_one_statement_unless_they_are_very_many(self):
+        some = [Tally("a.A", f"S{number}", "moved", number) for number in range(1, AT_ONCE + 2)]
+        self.add()
+        with CaptureQueriesContext(connection) as few:
+            self.add(*some[:AT_ONCE])
+        with CaptureQueriesContext(connection) as many:
+            self.add(*some)
+        assert [sum("INSERT" in query["sql"] for query in queries) for queries in (few, many)] == [1, 2]
+        found = dict(RunStatistics.objects.values_list("state", "count"))
+        assert found == {tally.state: tally.number * (2 if tally in some[:AT_ONCE] else 1) for tally in some}
 
     @pytest.mark.django_db(transaction=True)
     def test_loses_nothing_however_many_write_at_once(self):
@@ -588,7 +601,7 @@ class TestAddUp:
         def write():
             barrier.wait(10)
             for number in range(10):
-                tallies = [Tally("a.A", state, {"moved": 1}) for state in ("NEW", "OLD")]
+                tallies = [Tally("a.A", state, kind, 1) for state in ("NEW", "OLD") for kind in ("failed", "moved")]
                 self.add(*(tallies if number % 2 else tallies[::-1]))
 
         threads = [threading.Thread(target=elsewhere, args=[write]) for _ in range(4)]
@@ -596,4 +609,5 @@ class TestAddUp:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert sorted(RunStatistics.objects.values_list("state", "moved")) == [("NEW", 40), ("OLD", 40)]
+        found = sorted(RunStatistics.objects.values_list("state", "kind", "count"))
+        assert found == [(state, kind, 40) for state in ("NEW", "OLD") for kind in ("failed", "moved")]

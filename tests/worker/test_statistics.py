@@ -23,7 +23,7 @@ def writer(events):
 
 
 def written():
-    return {(row.machine, row.state): row.moved for row in RunStatistics.objects.all()}
+    return {(hour.machine, hour.state): hour.counts["moved"] for hour in RunStatistics.objects.by_hour()}
 
 
 def count(events, number=1):
@@ -56,6 +56,44 @@ def test_counts_are_added_to_those_of_others(writer, events):
         events.count("a.A", "NEW", Kind.SETTLED_ITSELF, 1)
         writer.write()
     assert written() == {("a.A", "NEW"): 6}
+
+
+def test_a_kind_that_nobody_knew_before_is_counted_as_any_other(writer, events):
+    events.count("a.A", "NEW", "spawned", 3, 0.5)
+    writer.write()
+    (hour,) = RunStatistics.objects.by_hour()
+    assert (hour.counts, hour.seconds) == ({"spawned": 3}, 0.5)
+
+
+def test_seconds_are_those_of_the_handlers_that_ended_so(writer, events):
+    events.count("a.A", "NEW", "claimed", 4)
+    for kind, seconds in [(Kind.MOVED, 1.0), (Kind.SETTLED_ITSELF, 0.5), (Kind.FAILED, 8.0)]:
+        events.count("a.A", "NEW", kind, seconds=seconds)
+    writer.write()
+    found = {row.kind: (row.count, row.seconds) for row in RunStatistics.objects.all()}
+    assert found == {"claimed": (4, 0.0), "moved": (2, 1.5), "failed": (1, 8.0)}
+    (hour,) = RunStatistics.objects.by_hour()
+    assert (hour.counts, hour.seconds) == ({"claimed": 4, "moved": 2, "failed": 1}, 9.5)
+
+
+def test_hours_are_those_of_each_machine_and_state_the_newest_first():
+    now = this_period()
+    for number, (machine, state, hours) in enumerate(
+        [("a.A", "NEW", 1), ("a.A", "NEW", 0), ("a.A", "OLD", 0), ("b.B", "NEW", 0)]
+    ):
+        for kind in ("claimed", "moved"):
+            period = now - datetime.timedelta(hours=hours)
+            RunStatistics.objects.create(machine=machine, state=state, period=period, kind=kind, count=number)
+    found = RunStatistics.objects.by_hour()
+    assert [(hour.machine, hour.state, (now - hour.period).seconds // 3600) for hour in found] == [
+        ("a.A", "NEW", 0),
+        ("a.A", "OLD", 0),
+        ("b.B", "NEW", 0),
+        ("a.A", "NEW", 1),
+    ]
+    assert [hour.counts for hour in found] == [{"claimed": number, "moved": number} for number in (1, 2, 3, 0)]
+    assert found[0].counts["parked"] == 0
+    assert RunStatistics.objects.filter(state="OLD", kind="moved").by_hour()[0].counts == {"moved": 2}
 
 
 def test_nothing_is_written_where_nothing_was_counted(writer, django_assert_num_queries):
@@ -129,7 +167,8 @@ def test_a_failure_is_told_and_tried_again_later(writer, events, monkeypatch, ca
 def test_old_periods_are_deleted(writer, settings):
     settings.STATEMACHINE_FIELDS = {"STATISTICS_DAYS": 3}
     for days in (2, 4):
-        RunStatistics.objects.create(machine="a.A", state=f"{days}", period=timezone.now() - datetime.timedelta(days))
+        period = timezone.now() - datetime.timedelta(days)
+        RunStatistics.objects.create(machine="a.A", state=f"{days}", period=period, kind="moved")
     writer.tick()
     assert [row.state for row in RunStatistics.objects.all()] == ["2"]
 

@@ -193,7 +193,7 @@ class Dialect(Protocol):
         ...
 
     def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
-        """Add counts to those of the same machine, state and period."""
+        """Add counts to those of the same machine, state, period and kind."""
         ...
 
 

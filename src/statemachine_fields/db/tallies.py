@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 # What other workers have counted is added to, never read first: nothing is lost however many write at once.
 ADD_UP = """
-    INSERT INTO {table} (machine, state, period, {columns}) VALUES (%s, %s, %s, {places})
-    ON CONFLICT (machine, state, period) DO UPDATE SET {sums}"""
+    INSERT INTO {table} (period, machine, state, kind, count, seconds) VALUES {rows}
+    ON CONFLICT (period, machine, state, kind) DO UPDATE
+       SET count = {table}.count + EXCLUDED.count, seconds = {table}.seconds + EXCLUDED.seconds"""
+
+#: How many rows a statement takes. SQLite may allow no more than 999 parameters.
+AT_ONCE = 150
 
 
-@dataclass(slots=True)
-class Tally:
-    """How much of what happened, to be added to what other workers have counted."""
+class Tally(NamedTuple):
+    """How often something happened and how long it took, to be added to what other workers have counted."""
 
     machine: str
     state: str
-    counts: dict[str, float] = field(default_factory=dict)
+    kind: str
+    number: int
+    seconds: float = 0.0
 
 
 def add_up_sql(
     connection: Any, table: str, period: Any, tallies: Collection[Tally]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield a statement for each tally, in one order for all workers so that two cannot deadlock."""
-    quote = connection.ops.quote_name
-    for tally in sorted(tallies, key=lambda tally: (tally.machine, tally.state)):
-        columns = [quote(column) for column in tally.counts]
+    """Yield the statements that add tallies, one if they are not very many, each machine, state and kind once.
+
+    Rows are in one order for all workers, so that two cannot deadlock.
+    """
+    when = connection.ops.adapt_datetimefield_value(period)
+    rows = [(when, *tally) for tally in sorted(tallies)]
+    for first in range(0, len(rows), AT_ONCE):
+        some = rows[first : first + AT_ONCE]
         text = ADD_UP.format(
-            table=quote(table),
-            columns=", ".join(columns),
-            places=", ".join(["%s"] * len(columns)),
-            sums=", ".join(f"{column} = {quote(table)}.{column} + EXCLUDED.{column}" for column in columns),
+            table=connection.ops.quote_name(table), rows=", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(some))
         )
-        when = connection.ops.adapt_datetimefield_value(period)
-        yield text, (tally.machine, tally.state, when, *tally.counts.values())
+        yield text, tuple(value for row in some for value in row)

@@ -17,8 +17,13 @@ from statemachine_fields.worker.outcomes import Kind, Verdict
 
 logger = logging.getLogger("statemachine_fields.worker")
 
-#: What was counted, by machine and state.
-Counts = dict[tuple[str, str], dict[str, float]]
+#: What was counted, by machine, state and kind: how often, and how many seconds handlers took.
+Counts = dict[tuple[str, str, str], tuple[int, float]]
+
+
+def add_to(counts: Counts, key: tuple[str, str, str], number: int, seconds: float) -> None:
+    before, spent = counts.get(key, (0, 0.0))
+    counts[key] = before + number, spent + seconds
 
 
 class Events:
@@ -26,45 +31,38 @@ class Events:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._counts: Counts = {}
         #: Since the start, by kind.
         self.total: Counter[str] = Counter()
         #: What all threads of a process log goes through one, which knows what was said a moment ago.
         self.digest = Digest(logger)
 
-    def count(self, machine: str, state: str, what: str, number: float = 1) -> None:
+    def count(self, machine: str, state: str, kind: str, number: int = 1, seconds: float = 0.0) -> None:
         with self._lock:
-            self._counts[machine, state, what] += number  # type: ignore[assignment]  # seconds are counted, too
-            self.total[what] += number  # type: ignore[assignment]
+            add_to(self._counts, (machine, state, kind), number, seconds)
+            self.total[kind] += number
 
     def take_counts(self) -> Counts:
-        """Return what was counted since the last time, by machine and state."""
+        """Return what was counted since the last time."""
         with self._lock:
-            counts, self._counts = self._counts, Counter()
-        taken: Counts = {}
-        for (machine, state, what), number in counts.items():
-            taken.setdefault((machine, state), {})[what] = number
+            taken, self._counts = self._counts, {}
         return taken
 
     def put_back(self, counts: Counts) -> None:
         """Keep counts that could not be written."""
         with self._lock:
-            for (machine, state), numbers in counts.items():
-                for what, number in numbers.items():
-                    self._counts[machine, state, what] += number  # type: ignore[assignment]
+            for key, (number, seconds) in counts.items():
+                add_to(self._counts, key, number, seconds)
 
     def written(self, verdicts: Sequence[Verdict]) -> None:
         """Tell of verdicts of one lane that the database has."""
-        counts: dict[tuple[str, str], float] = {}
+        counts: Counts = {}
+        machine = str(verdicts[0].lease.lane)
         for verdict in verdicts:
             verdict.is_told = True
-            lease = verdict.lease
-            by_kind, seconds = (lease.status, verdict.kind), (lease.status, "seconds")
-            counts[by_kind] = counts.get(by_kind, 0) + 1
-            counts[seconds] = counts.get(seconds, 0.0) + lease.seconds
-        machine = str(verdicts[0].lease.lane)
-        for (state, what), number in counts.items():
-            self.count(machine, state, what, number)
+            add_to(counts, (machine, verdict.lease.status, verdict.kind), 1, verdict.lease.seconds)
+        for key, (number, seconds) in counts.items():
+            self.count(*key, number, seconds)
         for verdict in verdicts:
             if verdict.kind in _TELL and (verdict.kind is not Kind.MOVED or verdict.error):
                 _TELL[verdict.kind](self.digest, verdict)
@@ -72,7 +70,7 @@ class Events:
     def dropped(self, verdict: Verdict) -> None:
         verdict.is_told = True
         lease = verdict.lease
-        self.count(str(lease.lane), lease.status, Kind.DROPPED)
+        self.count(str(lease.lane), lease.status, Kind.DROPPED, seconds=lease.seconds)
         self.digest.log(
             ("dropped", str(lease.lane), lease.status, verdict.kind),
             logging.WARNING,

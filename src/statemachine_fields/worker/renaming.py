@@ -13,8 +13,6 @@ from statemachine_fields.worker.models import RunStatistics
 #: How often to try again where a worker writes at the same moment.
 MOST_TRIES = 5
 
-KEYS = ("id", "machine", "state", "period")
-
 
 def rename_statistics(machine: str, old: str, new: str, using: str) -> None:
     """Count what was counted under one name under another, hour by hour, with what that has already."""
@@ -25,7 +23,7 @@ def rename_statistics(machine: str, old: str, new: str, using: str) -> None:
         if RunStatistics._meta.db_table not in connection.introspection.table_names(cursor):
             return
     of_machine: models.QuerySet[Any] = models.QuerySet(RunStatistics, using=using).filter(machine=machine)
-    for period in list(of_machine.filter(state=old).values_list("period", flat=True)):
+    for period in list(of_machine.filter(state=old).order_by("period").values_list("period", flat=True).distinct()):
         _try_to_add(of_machine.filter(period=period), old, new, connection)
 
 
@@ -42,15 +40,13 @@ def _try_to_add(hour: models.QuerySet[Any], old: str, new: str, connection: Any)
 
 
 def _add(hour: models.QuerySet[Any], old: str, new: str, connection: Any) -> None:
-    rows = hour.filter(state__in=[old, new]).order_by("state")  # in the order in which workers write them
+    rows = hour.filter(state__in=[old, new]).order_by("state", "kind")  # in the order in which workers write them
     if connection.features.has_select_for_update:
         rows = rows.select_for_update()
-    found = {row.state: row for row in rows}
-    if old not in found:
-        return
-    if new not in found:
-        hour.filter(pk=found[old].pk).update(state=new)
-        return
-    counts = [field.name for field in RunStatistics._meta.concrete_fields if field.name not in KEYS]
-    hour.filter(pk=found[new].pk).update(**{name: F(name) + getattr(found[old], name) for name in counts})
-    hour.filter(pk=found[old].pk).delete()
+    found = {(row.state, row.kind): row for row in rows}
+    both = [row for row in found.values() if row.state == old and (new, row.kind) in found]
+    for row in both:
+        into = hour.filter(pk=found[new, row.kind].pk)
+        into.update(count=F("count") + row.count, seconds=F("seconds") + row.seconds)
+    hour.filter(pk__in=[row.pk for row in both]).delete()
+    hour.filter(state=old).update(state=new)

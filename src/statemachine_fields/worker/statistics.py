@@ -19,12 +19,12 @@ from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.tallies import Tally
 from statemachine_fields.worker.backoff import Backoff
 from statemachine_fields.worker.connections import close_connections
-from statemachine_fields.worker.events import Counts, Events
+from statemachine_fields.worker.events import Counts, Events, add_to
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.outcomes import Kind
 
-#: Counts that have a column under another name.
-COLUMNS = {Kind.SETTLED_ITSELF: "moved"}
+#: Kinds that are counted as another.
+COUNTED_AS: dict[str, str] = {Kind.SETTLED_ITSELF: Kind.MOVED}
 
 WRITE_EVERY = 5.0
 DELETE_EVERY = 3600.0
@@ -96,14 +96,10 @@ class StatisticsWriter:
 
 
 def _tallies(counts: Counts) -> list[Tally]:
-    tallies = []
-    for (machine, state), numbers in counts.items():
-        summed: dict[str, float] = {}
-        for what, number in numbers.items():
-            column = COLUMNS.get(what, what)  # type: ignore[call-overload]
-            summed[column] = summed.get(column, 0) + number
-        tallies.append(Tally(machine, state, summed))
-    return tallies
+    summed: Counts = {}
+    for (machine, state, kind), (number, seconds) in counts.items():
+        add_to(summed, (machine, state, str(COUNTED_AS.get(kind, kind))), number, seconds)
+    return [Tally(*key, number, seconds) for key, (number, seconds) in summed.items()]
 
 
 def this_period() -> datetime.datetime:

@@ -168,9 +168,8 @@ def check_statistics(elsewhere: Counter[tuple[str, str]], *, is_exact: bool) -> 
     :param elsewhere: what one worker wrote to another database.
     """
     told = Counter(elsewhere)
-    for machine, state, moved in (
-        RunStatistics.objects.values_list("machine", "state").annotate(Sum("moved")).order_by()
-    ):
+    moves = RunStatistics.objects.filter(kind="moved").order_by()
+    for machine, state, moved in moves.values_list("machine", "state").annotate(Sum("count")):
         told[machine, state] += moved
     for model in MODELS:
         made = counted(made_by_workers(model), "from_status")

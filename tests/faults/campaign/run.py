@@ -285,7 +285,7 @@ class Campaign:
                 text = f"{DECOYS - untouched} rows of a database that nobody serves were touched, {records} moved"
                 self.break_("I1 other database", text)
             told = other.execute(
-                "SELECT machine, state, sum(moved) FROM statemachine_worker_runstatistics GROUP BY 1, 2"
+                "SELECT machine, state, sum(count) FROM statemachine_worker_runstatistics WHERE kind = 'moved' GROUP BY 1, 2"
             )
             return Counter({(machine, state): int(moved) for machine, state, moved in told.fetchall()})
 

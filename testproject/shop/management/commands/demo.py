@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from argparse import ArgumentParser
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -18,7 +18,6 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.core.servers.basehttp import run
-from django.db.models import Sum
 from django.utils.timesince import timesince
 
 from shop import history
@@ -28,7 +27,7 @@ from statemachine_fields.worker.models import RunStatistics
 
 USER = PASSWORD = "admin"
 #: What is shown of the run statistics.
-COUNTS = ["claimed", "moved", "waited", "failed", "parked"]
+KINDS = ["claimed", "moved", "waited", "failed", "parked"]
 
 
 class Command(BaseCommand):
@@ -163,12 +162,13 @@ class Command(BaseCommand):
         self.stdout.write("\nWhere the orders are now:")
         self.show_states()
         self.stdout.write("\nWhat the worker did, by the state it found an order in:\n")
-        self.stdout.write(f"  {'':<10}" + "".join(f"{name:>9}" for name in COUNTS))
+        self.stdout.write(f"  {'':<10}" + "".join(f"{name:>9}" for name in KINDS))
         labels = dict(Order.states.states)
-        sums = RunStatistics.objects.values_list("state").annotate(*map(Sum, COUNTS))
-        found: dict[str, list[int]] = {state: numbers for state, *numbers in sums}
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for hour in RunStatistics.objects.by_hour():
+            found[hour.state] += hour.counts
         for state in [state for state in labels if state in found]:
-            numbers = "".join(f"{number:>9}" for number in found[state])
+            numbers = "".join(f"{found[state][kind]:>9}" for kind in KINDS)
             self.stdout.write(f"  {labels[state]:<10}{numbers}")
         parked = Order.states.parked()
         if parked:
