@@ -23,6 +23,7 @@ from statemachine_fields.worker.lanes import lanes_of
 from statemachine_fields.worker.management.commands.statemachine_worker import Command, pool_size, room_in_pools
 from statemachine_fields.worker.models import RunStatistics
 from tests import database_url
+from tests.scratch import SOURCES
 from tests.settings import SMF_DB
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -39,7 +40,7 @@ def start(*arguments, **settings):
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "testproject")]),
+        "PYTHONPATH": os.pathsep.join([*SOURCES, str(ROOT), str(ROOT / "testproject")]),
         "DATABASE_URL": database_url.build(connection.settings_dict),
         "SMF_DB": SMF_DB,
         "SMF_FAULTS_SETTINGS": json.dumps({"POLL_SECONDS": 0.1, **settings}),
