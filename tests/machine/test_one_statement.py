@@ -29,6 +29,15 @@ def statements(move) -> list[str]:
     return [query["sql"].split()[0].upper() for query in queries]
 
 
+def end_from_elsewhere(pid: int) -> None:
+    """Let the server end a connection, and wait until it has."""
+    other = connection.copy()
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        assert cursor.fetchone() == (True,)
+    other.close()
+
+
 INSIDE = ["WITH"] if POSTGRESQL else ["UPDATE", "INSERT"]
 PLAIN = INSIDE if POSTGRESQL else ["BEGIN", *INSIDE, "COMMIT"]
 LOCK = ["SELECT"] if connection.features.has_select_for_update else ["UPDATE", "SELECT"]
@@ -198,6 +207,24 @@ class TestPreparing:
         with transaction.atomic():
             row.states.transition_to("NEW")
         assert row.states.history.count() == 2
+        connection.close()
+
+    @pytest.mark.parametrize("prepare", [True, False])
+    def test_a_connection_that_the_server_has_ended_is_replaced_where_django_checks_it(self, row, prepare, monkeypatch):
+        for name, value in {"CONN_HEALTH_CHECKS": True, "CONN_MAX_AGE": None}.items():
+            monkeypatch.setitem(connection.settings_dict, name, value)
+        connection.close()
+        with override_settings(STATEMACHINE_FIELDS={"PREPARE": prepare}):
+            row.states.transition_to("DONE")
+            ended = connection.connection
+            end_from_elsewhere(ended.info.backend_pid)
+            connection.close_if_unusable_or_obsolete()  # as Django does when a request begins
+            assert connection.connection is ended
+            row.states.transition_to("NEW")
+        assert [record.to_status for record in row.states.history] == ["NEW", "DONE"]
+        with monkeypatch.context() as patch:
+            patch.setattr(connection._connections[connection._alias], "is_usable", lambda: pytest.fail("asked again"))
+            row.states.transition_to("DONE")
         connection.close()
 
     def test_survives_a_new_connection(self, row):
