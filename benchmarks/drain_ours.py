@@ -29,7 +29,7 @@ def claimer_ours() -> Callable[[str, int], int]:
     from statemachine_fields.worker.claim import Claimer
     from statemachine_fields.worker.lanes import lanes_of
 
-    (lane,) = lanes_of([CrowdedJob.states])
-    only = {state: replace(lane, clocks={state: clock}) for state, clock in lane.clocks.items()}
+    (lane,) = lanes_of([CrowdedJob.states._meta])
+    only = {state: replace(lane, schedules={state: clock}) for state, clock in lane.schedules.items()}
     claimer = Claimer("benchmark", 60)
     return lambda state, batch: len(claimer.claim(only[state], batch))

@@ -378,7 +378,7 @@ class TestVanishedMachines:
 
         order: Any = type("Order", (paid, Shipped), {"__module__": "lab.models"})
         assert not list(our_checks.vanished_machines(order))
-        assert {order.states.field.name, order.flow.field.name} == {"status", "phase"}
+        assert {order.states._meta.field.name, order.flow._meta.field.name} == {"status", "phase"}
 
     @isolate_apps("lab")
     def test_one_that_is_left_out_on_purpose_is_in_order(self):

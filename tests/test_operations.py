@@ -62,7 +62,7 @@ def renamed(found, old, new):
     ]
 
 
-def findings(bound=Consignment.states):
+def findings(bound=Consignment.states._meta):
     """Return what is wrong with rows and records, other than that a state or a move is not declared."""
     found = Verifier(bound).findings()
     return [finding for finding in found if finding.code not in ("state-undeclared", "move-undeclared")]
@@ -152,20 +152,20 @@ class TestRenaming:
     def test_of_keys_that_are_no_numbers(self):
         for _ in range(5):
             Parcel.objects.create().states.transition_to("SCANNED").instance.states.transition_to("SCANNED")
-        before = tables(Parcel.states)
+        before = tables(Parcel.states._meta)
         rename("parcel", "SCANNED", "SEEN", batch_size=2)
-        assert tables(Parcel.states) == renamed(before, "SCANNED", "SEEN")
+        assert tables(Parcel.states._meta) == renamed(before, "SCANNED", "SEEN")
 
     def test_of_one_machine_leaves_the_other_alone(self):
         invoice = Invoice.objects.create()
         invoice.states.transition_to("SENT")
         invoice.payment.transition_to("PAID")
-        before = tables(Invoice.states)[1]
+        before = tables(Invoice.states._meta)[1]
         rename("invoice", "PAID", "SETTLED", field="payment_status", machine="payment")
         invoice.refresh_from_db()
         assert (invoice.status, invoice.payment_status) == ("SENT", "SETTLED")
         assert invoice.payment.history.get().to_status == "SETTLED"
-        assert tables(Invoice.states)[1] == before
+        assert tables(Invoice.states._meta)[1] == before
 
     def test_of_a_multi_table_child_is_that_of_its_parent(self):
         car, vehicle = Car.objects.create(), Vehicle.objects.create()

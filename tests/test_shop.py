@@ -127,7 +127,7 @@ def test_the_past_of_the_shop_looks_like_one(past):
 def test_orders_of_the_past_are_due_when_the_machine_would_have_them(past):
     soon = timezone.now() + timedelta(minutes=5)
     for order in Order.objects.all():
-        clock, next_at = Order.states.clocks[order.status], order.status_next_at
+        clock, next_at = Order.states._meta.schedules[order.status], order.status_next_at
         is_parked = next_at is None and order.status_failures == clock.max_attempts
         if clock.entry_delay() is None or is_parked:
             assert next_at is None

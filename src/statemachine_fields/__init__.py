@@ -21,7 +21,7 @@ from statemachine_fields.machine.context import transition_context
 from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
-from statemachine_fields.machine.handlers import handler
+from statemachine_fields.schedule.handlers import handler
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition

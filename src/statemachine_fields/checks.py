@@ -17,12 +17,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, models, router, transaction
 
 from statemachine_fields.conf import settings
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.descriptor import StateMachine, declared_machines
 from statemachine_fields.machine.fields import StatusField
 from statemachine_fields.machine.forms import what_is_wrong
 from statemachine_fields.machine.guards import guards_never_asked
-from statemachine_fields.worker_checks import check_timed, handlers_never_called, worker_not_installed
+from statemachine_fields.worker.checks import check_timed, handlers_never_called, worker_not_installed
 
 
 @checks.register(checks.Tags.models)
@@ -63,12 +63,12 @@ def check_rows(
     return found
 
 
-def undeclared_states(bound: BoundMachine[Any], alias: str) -> Iterator[checks.Warning]:
+def undeclared_states(bound: Binding[Any], alias: str) -> Iterator[checks.Warning]:
     if not router.allow_migrate_model(alias, bound.model):
         return
     try:
         with transaction.atomic(using=alias):  # which an error ends, and not the transaction around
-            states = bound.undeclared_states(using=alias)
+            states = bound.face.undeclared_states(using=alias)
     except DatabaseError:  # `migrate` has not made the table or the column yet
         return
     if states:
@@ -82,7 +82,7 @@ def undeclared_states(bound: BoundMachine[Any], alias: str) -> Iterator[checks.W
         )
 
 
-def check_bound(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
+def check_bound(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     """Check one machine on the model that has its columns."""
     yield from audit_name_taken(bound)
     yield from unreachable_states(bound)
@@ -148,7 +148,7 @@ def vanished_machines(model: type[models.Model]) -> Iterator[checks.Error]:
         )
 
 
-def audit_name_taken(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
+def audit_name_taken(bound: Binding[Any]) -> Iterator[checks.Error]:
     meta = bound.model._meta
     name = bound.names.audit_model(bound.model.__name__)
     if meta.apps.all_models[meta.app_label].get(name.lower()) is not bound.audit_model:
@@ -160,17 +160,17 @@ def audit_name_taken(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
         )
 
 
-def unreachable_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def unreachable_states(bound: Binding[Any]) -> Iterator[checks.Warning]:
     if states := bound.graph.unreachable_states():
         yield checks.Warning(
-            f"No moves lead from {bound.initial!r} to {_listed(states)} in {bound.accessor!r}.",
+            f"No moves lead from {bound.graph.initial!r} to {_listed(states)} in {bound.accessor!r}.",
             hint="Add the missing transition. If rows are created in that state, silence this check.",
             obj=bound.model,
             id="statemachine_fields.W001",
         )
 
 
-def trap_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def trap_states(bound: Binding[Any]) -> Iterator[checks.Warning]:
     if states := bound.graph.trap_states():
         yield checks.Warning(
             f"Rows never get out of {_listed(states)} in {bound.accessor!r}, which have moves.",
@@ -180,7 +180,7 @@ def trap_states(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
         )
 
 
-def same_but_for_case(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def same_but_for_case(bound: Binding[Any]) -> Iterator[checks.Warning]:
     if states := _sharing(bound.graph.states, key=str.casefold):
         yield checks.Warning(
             f"The states {_listed(states)} of {bound.accessor!r} differ only in case.",
@@ -190,7 +190,7 @@ def same_but_for_case(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
         )
 
 
-def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def same_label(bound: Binding[Any]) -> Iterator[checks.Warning]:
     labels = {state.value: str(state.label) for state in bound.graph.states.values()}
     if states := _sharing(labels, key=labels.__getitem__):
         yield checks.Warning(
@@ -201,7 +201,7 @@ def same_label(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
         )
 
 
-def guards_in_vain(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def guards_in_vain(bound: Binding[Any]) -> Iterator[checks.Warning]:
     for guard, why in guards_never_asked(bound):
         yield checks.Warning(
             f"The guard {guard}() of {bound.accessor!r} is never asked: {why}.",
@@ -212,7 +212,7 @@ def guards_in_vain(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
         )
 
 
-def wrong_forms(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
+def wrong_forms(bound: Binding[Any]) -> Iterator[checks.Error]:
     for (source, target), transition in bound.graph.details.items():
         if wrong := what_is_wrong(bound, transition):
             yield checks.Error(

@@ -17,9 +17,8 @@ from django.db.migrations.operations.base import Operation, OperationCategory
 
 from statemachine_fields.db.columns import Names
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.policy import Seconds, seconds_of
 from statemachine_fields.machine.rename import Renamer
+from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor

@@ -13,11 +13,12 @@ from typing import Any
 from django.apps import apps
 from django.db import models
 
+from statemachine_fields.db.clock import read_instant
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import machines_of
-from statemachine_fields.machine.questions import read_instant
-from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.draining import Drain, DrainTally, DrainUntil
 from statemachine_fields.worker.lanes import lanes_of
@@ -98,16 +99,16 @@ def _path(instance: models.Model, machine: str) -> list[str]:
     return [state for state in path if state]
 
 
-def _machine_of(instance: models.Model, accessor: str) -> BoundMachine[Any]:
-    machine: BoundMachine[Any] = getattr(type(instance), accessor)
-    return machine
+def _machine_of(instance: models.Model, accessor: str) -> Binding[Any]:
+    face: BoundMachine[Any] = getattr(type(instance), accessor)
+    return face._meta
 
 
-def _machines(given: Iterable[type[models.Model] | BoundMachine[Any]]) -> list[BoundMachine[Any]]:
-    found: list[BoundMachine[Any]] = []
+def _machines(given: Iterable[type[models.Model] | BoundMachine[Any]]) -> list[Binding[Any]]:
+    found: list[Binding[Any]] = []
     for each in given or apps.get_models():
         if isinstance(each, BoundMachine):
-            found.append(each)
+            found.append(each._meta)
             continue
         machines = machines_of(each).values()
         found += [machine for machine in machines if machine.is_timed]

@@ -111,7 +111,7 @@ class Imagination:
         """Yield where an order goes, after how long, and with which facts, to its end."""
         dice = self.dice
         fate, pays_by_invoice, is_worth_returning = dice.random(), dice.random() < 0.2, story.total >= 20
-        limit = Order.states.clocks["PENDING"].timeout_after or 0
+        limit = Order.states._meta.schedules["PENDING"].timeout_after or 0
         if fate < 0.07:  # nobody paid
             yield "CANCELLED", dt.timedelta(seconds=limit + dice.uniform(0.1, 2)), {"timeout_after": limit}
             return
@@ -134,7 +134,7 @@ class Imagination:
 
     def _shipment(self) -> tuple[str, dt.timedelta, dict[str, Any]]:
         """Return the way to a carrier: at once, after other tries, or after somebody gave it another three."""
-        dice, clock = self.dice, Order.states.clocks["PACKED"]
+        dice, clock = self.dice, Order.states._meta.schedules["PACKED"]
         tries = dice.choices([1, 2, 3, 4], [64, 16, 4, 16])[0]
         attempt = tries if tries < 4 else 1
         after = dt.timedelta(days=dice.uniform(*PARKED_FOR)) if tries == 4 else dt.timedelta()
@@ -153,7 +153,7 @@ class Imagination:
 
     def _set_clock(self, story: Story) -> None:
         """Say when a worker is to look at the order next, as the machine would have."""
-        clock = Order.states.clocks[story.status]
+        clock = Order.states._meta.schedules[story.status]
         entry = clock.entry_delay()
         if entry is None:
             return

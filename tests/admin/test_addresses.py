@@ -60,7 +60,7 @@ def test_links_on_the_list_lead_to_the_row(admin_client, voucher):
 
 
 def test_the_row_moves_and_tells_its_story(admin_client, voucher):
-    (target, *_rest) = Voucher.states.graph.targets(voucher.status)
+    (target, *_rest) = Voucher.states._meta.graph.targets(voucher.status)
 
     data = {"_to": target, "_expected": 0}
     moved = admin_client.post(address("move", quote(voucher.pk), "states"), data, follow=True)
@@ -78,4 +78,4 @@ def test_the_clock_of_the_row_is_asked(admin_client, voucher):
 def test_the_page_of_the_machine_is_beside_all_rows(admin_client, voucher):
     response = admin_client.get(address("machine", "states"))
 
-    assert (response.status_code, response.context["machine"]) == (200, Voucher.states)
+    assert (response.status_code, response.context["machine"]) == (200, Voucher.states._meta)

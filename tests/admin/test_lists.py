@@ -105,7 +105,7 @@ def test_the_clocks_of_two_machines_are_told_apart():
 
     own = type("Own", (StateMachineAdminMixin, admin.ModelAdmin), {})(Parcel, admin.AdminSite())
 
-    assert names_of_columns(own, Parcel.states.names.next_at, Parcel.billing.names.next_at) == [
+    assert names_of_columns(own, Parcel.states._meta.names.next_at, Parcel.billing._meta.names.next_at) == [
         "status: what is next",
         "billing status: what is next",
     ]

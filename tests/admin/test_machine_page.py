@@ -66,7 +66,7 @@ def id_at(time):
 
 
 def order(*history, count=1, **values):
-    return make(Order.states, *history, count=count, **{"customer": "Ada", "total": 10, **values})
+    return make(Order.states._meta, *history, count=count, **{"customer": "Ada", "total": 10, **values})
 
 
 def look(client, model=Order, accessor="states", **params):
@@ -303,9 +303,9 @@ def test_a_row_that_moves_on_while_the_page_is_made_is_left_out(admin_client, mo
 
 
 def test_each_machine_of_a_model_has_a_page_of_its_own(admin_client):
-    row = make(Invoice.states, (10 * DAY, "", "DRAFT"))[0]
-    make(Invoice.states, (3 * HOUR, "", "DRAFT"), (HOUR, "DRAFT", "SENT"))
-    make(Invoice.payment, (3 * HOUR, "DUE", "PAID"), (HOUR, "PAID", "REFUNDED"))
+    row = make(Invoice.states._meta, (10 * DAY, "", "DRAFT"))[0]
+    make(Invoice.states._meta, (3 * HOUR, "", "DRAFT"), (HOUR, "DRAFT", "SENT"))
+    make(Invoice.payment._meta, (3 * HOUR, "DUE", "PAID"), (HOUR, "PAID", "REFUNDED"))
 
     states, payment = look(admin_client, Invoice), look(admin_client, Invoice, "payment")
 
@@ -316,14 +316,14 @@ def test_each_machine_of_a_model_has_a_page_of_its_own(admin_client):
 
 
 def test_keys_of_every_kind_are_found(admin_client):
-    parcel = make(Parcel.states, (10 * DAY, "", "IN_TRANSIT"))[0]
-    make(Parcel.states, (3 * HOUR, "", "IN_TRANSIT"), (HOUR, "IN_TRANSIT", "SCANNED"))
+    parcel = make(Parcel.states._meta, (10 * DAY, "", "IN_TRANSIT"))[0]
+    make(Parcel.states._meta, (3 * HOUR, "", "IN_TRANSIT"), (HOUR, "IN_TRANSIT", "SCANNED"))
     assert stuck(look(admin_client, Parcel)) == {"In transit": [str(parcel)]}
 
 
 def test_a_multi_table_child_shows_its_own_rows_of_the_machine_of_its_parent(admin_client):
-    make(Vehicle.states, (10 * DAY, "PARKED", "MOVING"))
-    make(Vehicle.states, (3 * HOUR, "", "PARKED"), (HOUR, "PARKED", "MOVING"))
+    make(Vehicle.states._meta, (10 * DAY, "PARKED", "MOVING"))
+    make(Vehicle.states._meta, (3 * HOUR, "", "PARKED"), (HOUR, "PARKED", "MOVING"))
     car = Car.objects.create()
     Vehicle.objects.filter(pk=car.pk).update(status_changed_at=MachineValue(timezone.now() - 10 * DAY))
 
@@ -358,8 +358,8 @@ def test_a_machine_that_is_not_there_is_not_found(admin_client):
 def test_rows_of_others_are_neither_named_nor_counted(client):
     staff(client, "view_dossier", username="red")
     for team in ("red", "blue"):
-        make(Dossier.states, (10 * DAY, "OPEN", "LOST"), count=7, title=f"Of {team}", team=team)
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), team="blue")
+        make(Dossier.states._meta, (10 * DAY, "OPEN", "LOST"), count=7, title=f"Of {team}", team=team)
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), team="blue")
 
     response = look(client, Dossier)
 
@@ -390,12 +390,12 @@ def test_a_user_who_may_see_no_row_sees_an_empty_page(client, monkeypatch):
 
 def test_markup_in_labels_names_and_statuses_is_only_text(admin_client):
     make(
-        Dossier.states,
+        Dossier.states._meta,
         (9 * DAY, "OPEN", "CHECK"),
         (2 * HOUR, "CHECK", "<i>x</i>"),
         (HOUR, "<i>x</i>", "OPEN"),
     )
-    make(Dossier.states, (20 * DAY, "OPEN", "CHECK"), title=SCRIPT)
+    make(Dossier.states._meta, (20 * DAY, "OPEN", "CHECK"), title=SCRIPT)
 
     response = look(admin_client, Dossier)
 

@@ -27,9 +27,9 @@ def declare(monkeypatch):
     """A function that says more of moves of a dossier than its model does."""
 
     def declare(moves):
-        graph = Dossier.states.graph
+        graph = Dossier.states._meta.graph
         details = {**graph.details, **{(source, each.to): each for source, each in moves}}
-        monkeypatch.setattr(Dossier.states, "graph", replace(graph, details=details))
+        monkeypatch.setattr(Dossier.states._meta, "graph", replace(graph, details=details))
 
     return declare
 

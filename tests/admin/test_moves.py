@@ -195,7 +195,7 @@ def test_a_child_of_another_table_is_moved_by_both_machines(admin_client):
 
     car.refresh_from_db()
     assert car.fuel.current == "EMPTY"
-    assert first in dict(car._meta.get_field(type(car).states.names.status).flatchoices)
+    assert first in dict(car._meta.get_field(type(car).states._meta.names.status).flatchoices)
 
 
 def test_the_model_admin_can_add_to_what_is_recorded(client, admin_user, monkeypatch):
@@ -455,9 +455,9 @@ class OddForm(forms.Form):
 
 
 def with_form(monkeypatch, model, source, target, form):
-    graph = model.states.graph
+    graph = model.states._meta.graph
     details = {**graph.details, (source, target): Transition(target, form=form)}
-    monkeypatch.setattr(model.states, "graph", replace(graph, details=details))
+    monkeypatch.setattr(model.states._meta, "graph", replace(graph, details=details))
 
 
 def test_fields_of_a_form_may_have_any_name(admin_client, dossier, monkeypatch):
@@ -494,7 +494,7 @@ def test_a_field_of_the_row_called_note_is_the_rows(client, admin_user, monkeypa
     move = RowMove(
         site.get_model_admin(Dossier),
         RequestFactory().post("/", {"_to": "CHECK", "_expected": 0, "_note": "beside"}),
-        Dossier.states,
+        Dossier.states._meta,
         row,
     )
 

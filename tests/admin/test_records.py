@@ -315,7 +315,7 @@ def test_search_finds_a_row_whose_key_is_its_parents(admin_client):
 @pytest.mark.parametrize("machine", [Order.states, Parcel.states, Car.fuel], ids=str)
 def test_search_for_what_is_no_key_finds_nothing_and_says_so(admin_client, machine, term):
     row = machine.model.objects.create(**({"customer": "Ada", "total": 1} if machine is Order.states else {}))
-    getattr(row, machine.field.accessor).transition_to(machine.transitions[machine.initial][0])
+    getattr(row, machine.accessor).transition_to(machine.transitions[machine.initial][0])
 
     response = admin_client.get(page(machine.transition_model), {"q": term})
 

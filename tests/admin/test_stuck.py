@@ -31,11 +31,11 @@ def spared(response):
 
 def declare(monkeypatch, model, state, **policy):
     """Give a state of a model another policy."""
-    graph, clocks = model.states.graph, model.states.clocks
+    graph, clocks = model.states._meta.graph, model.states._meta.schedules
     changed = replace(graph.states[state], **policy)
-    monkeypatch.setattr(model.states, "graph", replace(graph, states={**graph.states, state: changed}))
+    monkeypatch.setattr(model.states._meta, "graph", replace(graph, states={**graph.states, state: changed}))
     clock = type(clocks[state]).of(state, changed, clocks[state].handler, "default")
-    monkeypatch.setattr(model.states, "clocks", {**clocks, state: clock})
+    monkeypatch.setattr(model.states._meta, "schedules", {**clocks, state: clock})
 
 
 def test_the_page_says_what_counts(admin_client):
@@ -76,8 +76,8 @@ def test_an_external_state_is_stuck_when_its_time_out_is_over_and_not_before(adm
 
 
 def test_a_state_that_fewer_than_half_leave_is_spared(admin_client):
-    make(Dossier.states, (2 * DAY, "OPEN", "LOST"), count=4)
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=3)
+    make(Dossier.states._meta, (2 * DAY, "OPEN", "LOST"), count=4)
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=3)
 
     response = look(admin_client, Dossier)
 
@@ -86,8 +86,8 @@ def test_a_state_that_fewer_than_half_leave_is_spared(admin_client):
 
 
 def test_a_state_that_half_of_them_leave_is_not(admin_client):
-    make(Dossier.states, (2 * DAY, "OPEN", "LOST"), count=3)
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=3)
+    make(Dossier.states._meta, (2 * DAY, "OPEN", "LOST"), count=3)
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=3)
 
     response = look(admin_client, Dossier)
 
@@ -96,44 +96,44 @@ def test_a_state_that_half_of_them_leave_is_not(admin_client):
 
 
 def test_rows_that_have_just_come_say_nothing_of_how_many_leave(admin_client):
-    make(Dossier.states, (HOUR, "OPEN", "LOST"), count=40)
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"))
-    (late,) = make(Dossier.states, (2 * DAY, "OPEN", "LOST"), title="Late")
+    make(Dossier.states._meta, (HOUR, "OPEN", "LOST"), count=40)
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"))
+    (late,) = make(Dossier.states._meta, (2 * DAY, "OPEN", "LOST"), title="Late")
 
     assert stuck(look(admin_client, Dossier))["Lost"] == [str(late)]
 
 
 def test_rows_that_were_left_behind_long_ago_do_not_outvote_those_that_leave(admin_client):
-    make(Dossier.states, (60 * DAY, "OPEN", "LOST"), count=9)
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"))
+    make(Dossier.states._meta, (60 * DAY, "OPEN", "LOST"), count=9)
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"))
 
     assert len(stuck(look(admin_client, Dossier))["Lost"]) == 5
 
 
 def test_whether_rows_leave_does_not_depend_on_who_looks(client):
-    make(Dossier.states, (2 * DAY, "OPEN", "LOST"), count=4, team="blue")
-    make(Dossier.states, (2 * DAY, "OPEN", "LOST"), team="red")
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=3, team="blue")
+    make(Dossier.states._meta, (2 * DAY, "OPEN", "LOST"), count=4, team="blue")
+    make(Dossier.states._meta, (2 * DAY, "OPEN", "LOST"), team="red")
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=3, team="blue")
 
     assert stuck(look(staff(client, "view_dossier", username="red"), Dossier)) == {}
 
 
 def test_more_rows_that_stay_than_are_counted_are_enough(admin_client, monkeypatch):
     monkeypatch.setattr(site.get_model_admin(Dossier), "count_limit", 2)
-    make(Dossier.states, (2 * DAY, "OPEN", "LOST"), count=9)
-    make(Dossier.states, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=5)
+    make(Dossier.states._meta, (2 * DAY, "OPEN", "LOST"), count=9)
+    make(Dossier.states._meta, (5 * HOUR, "OPEN", "LOST"), (3 * HOUR, "LOST", "OPEN"), count=5)
 
     assert stuck(look(admin_client, Dossier)) == {}
 
 
 def test_nothing_is_said_of_a_state_that_nobody_has_stayed_in(admin_client):
-    make(Dossier.states, (HOUR, "OPEN", "LOST"))
+    make(Dossier.states._meta, (HOUR, "OPEN", "LOST"))
 
     assert spared(look(admin_client, Dossier)) == ""
 
 
 def test_a_state_that_nobody_leaves_is_spared(admin_client):
-    make(Dossier.states, (60 * DAY, "OPEN", "LOST"))
+    make(Dossier.states._meta, (60 * DAY, "OPEN", "LOST"))
 
     response = look(admin_client, Dossier)
 
@@ -142,8 +142,8 @@ def test_a_state_that_nobody_leaves_is_spared(admin_client):
 
 
 def test_moves_out_of_a_state_whose_stays_are_not_on_record_count(admin_client):
-    make(Dossier.states, (HOUR, "OPEN", "LOST"))  # how long it was open, nobody knows
-    late, early = make(Dossier.states, title="Late", count=2)
+    make(Dossier.states._meta, (HOUR, "OPEN", "LOST"))  # how long it was open, nobody knows
+    late, early = make(Dossier.states._meta, title="Late", count=2)
     Dossier.objects.filter(pk=late.pk).update(status_changed_at=MachineValue(timezone.now() - 8 * DAY))
     Dossier.objects.filter(pk=early.pk).update(status_changed_at=MachineValue(timezone.now() - 6 * DAY))
 

@@ -78,7 +78,7 @@ def test_short_words_are_translated_for_us_alone(language):
 def test_the_name_of_the_column_is_in_the_language_of_each_reader(admin_client, monkeypatch):
     names = {"en": "Progress", "de": "Fortschritt"}
     name = lazy(lambda: names[translation.get_language()[:2]], str)()
-    monkeypatch.setattr(Dossier.states.field, "verbose_name", name)
+    monkeypatch.setattr(Dossier.states._meta.field, "verbose_name", name)
     vars(site.get_model_admin(Dossier)).pop("_columns", None)
     Dossier.objects.create()
     for language, text in names.items():

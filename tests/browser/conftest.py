@@ -88,7 +88,7 @@ def order_admin():
 @pytest.fixture
 def dangerous(monkeypatch):
     """To cancel an order is dangerous."""
-    graph = Order.states.graph
+    graph = Order.states._meta.graph
     cancel = replace(graph.transition("PENDING", "CANCELLED"), danger=True)
     details = {**graph.details, ("PENDING", "CANCELLED"): cancel}
-    monkeypatch.setattr(Order.states, "graph", replace(graph, details=details))
+    monkeypatch.setattr(Order.states._meta, "graph", replace(graph, details=details))

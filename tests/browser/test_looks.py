@@ -15,7 +15,7 @@ from tests.browser.pages import address, badge, button, choose, row_page
 @pytest.fixture
 def parked(transactional_db):
     """An order of each state, and one that was parked, with more moves than its page shows."""
-    for state in Order.states.graph.states:
+    for state in Order.states._meta.graph.states:
         Order.objects.create(customer="Ada", total=25, status=state)
     order = Order.objects.create(customer="Ada", total=5)
     make_history(order, 60, status="SHIPPED", next_at=None, failures=3, error="GLS takes no bookings. " * 20)

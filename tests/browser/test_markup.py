@@ -15,10 +15,10 @@ SCRIPT = '</script></title></svg>"\'><img src=x onerror="window.hacked=1;alert(1
 @pytest.fixture
 def labels(monkeypatch):
     """Markup in the label of each state, and of each move that has details."""
-    graph = Order.states.graph
+    graph = Order.states._meta.graph
     states = {value: State(value, f"{value} {SCRIPT}") for value in graph.states}
     details = {move: Transition(move[1], f"Go {SCRIPT}", confirm=f"Sure? {SCRIPT}") for move in graph.details}
-    monkeypatch.setattr(Order.states, "graph", type(graph)(states, graph.initial, graph.edges, details))
+    monkeypatch.setattr(Order.states._meta, "graph", type(graph)(states, graph.initial, graph.edges, details))
 
 
 @pytest.fixture

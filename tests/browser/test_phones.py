@@ -41,8 +41,8 @@ def use_graph(monkeypatch, order_admin):
     """A function that gives orders other states for a test."""
 
     def use_graph(names, edges):
-        graph = type(Order.states.graph)({name: State(name, name) for name in names}, names[0], edges, {})
-        monkeypatch.setattr(Order.states, "graph", graph)
+        graph = type(Order.states._meta.graph)({name: State(name, name) for name in names}, names[0], edges, {})
+        monkeypatch.setattr(Order.states._meta, "graph", graph)
         monkeypatch.setattr(order_admin, "_tones", {"states": tones_of(graph, {})}, raising=False)
 
     return use_graph
@@ -111,7 +111,7 @@ def test_a_word_that_is_wider_than_the_phone_is_broken(phone, order, use_graph, 
     word = "Donaudampfschifffahrtsgesellschaftskapitänsmützenabzeichen"
     use_graph(["PENDING", word], {"PENDING": (word,)})
     asking = {("PENDING", word): Transition(word, form=ReturnForm)}
-    monkeypatch.setattr(Order.states, "graph", replace(Order.states.graph, details=asking))
+    monkeypatch.setattr(Order.states._meta, "graph", replace(Order.states._meta.graph, details=asking))
 
     open_row(phone, order)
     assert phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"]

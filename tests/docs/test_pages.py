@@ -14,10 +14,10 @@ import statemachine_fields
 from statemachine_fields import signals as signals_module
 from statemachine_fields import testing, worker
 from statemachine_fields.conf import Settings
-from statemachine_fields.machine.diagram import draw
+from statemachine_fields.drawing.diagram import draw
 from statemachine_fields.machine.graph import build_graph
-from statemachine_fields.machine.names import CLOCK
-from statemachine_fields.machine.policy import POLICY_OPTIONS
+from statemachine_fields.db.columns import FEATURES
+from statemachine_fields.schedule.policy import POLICY_OPTIONS
 from tests.docs.pages import DOCS, ROOT, all_pages
 
 PAGES = [*all_pages(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
@@ -33,7 +33,7 @@ def ids_in(text: str) -> set[str]:
 
 
 def check_ids() -> set[str]:
-    return ids_in("".join(path.read_text() for path in (ROOT / "src/statemachine_fields").glob("*checks.py")))
+    return ids_in("".join(path.read_text() for path in (ROOT / "src/statemachine_fields").rglob("checks.py")))
 
 
 def prose_of(page: Path) -> str:
@@ -101,7 +101,7 @@ def test_every_public_name_of_a_module_is_in_the_reference(module):
 def test_every_option_and_column_of_a_timed_machine_is_in_the_reference():
     rows = found(r"^\| `(\w+)` \|", REFERENCE["machine.md"])
 
-    assert {*POLICY_OPTIONS, *(f"status_{name}" for name in CLOCK)} <= rows
+    assert {*POLICY_OPTIONS, *(f"status_{name}" for name in FEATURES["schedule"])} <= rows
 
 
 def test_every_signal_is_in_the_reference():

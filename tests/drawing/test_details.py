@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.models import Chore, Invoice, Lot, Noted, Ticking
 from statemachine_fields.drawing.details import Details, details_of, spoken
-from statemachine_fields.machine.diagram import FORMATS, draw
+from statemachine_fields.drawing.diagram import FORMATS, draw
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_nothing_of_a_duration_is_left_out(seconds):
 
 
 def test_what_a_machine_does_by_itself():
-    assert details_of(Chore.states) == Details(
+    assert details_of(Chore.states._meta) == Details(
         states={
             "NEW": ("start()",),
             "DOING": ("finish()",),
@@ -55,15 +55,15 @@ def test_what_a_machine_does_by_itself():
 
 
 def test_one_try_is_no_tries():
-    assert details_of(Lot.states).moves["URGENT", "VOID"] == ("after 1 try",)
+    assert details_of(Lot.states._meta).moves["URGENT", "VOID"] == ("after 1 try",)
 
 
 def test_guards_are_said_of_the_moves_that_they_guard():
-    assert details_of(Noted.states).moves == {("NEW", "DONE"): ("if is_unlocked()",)}
+    assert details_of(Noted.states._meta).moves == {("NEW", "DONE"): ("if is_unlocked()",)}
 
 
 def test_a_machine_that_does_nothing_by_itself_has_none():
-    assert details_of(Invoice.payment) == Details()
+    assert details_of(Invoice.payment._meta) == Details()
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -104,7 +104,7 @@ def test_markdown_has_a_column_more():
 @pytest.mark.parametrize("format", ["mermaid", "dot", "markdown"])
 def test_no_word_changes_the_structure(format):
     """Names of methods are Python's, and yet nobody should have to rely on it."""
-    graph, odd = Invoice.payment.graph, 'a"]; b\n| c --> [*] <script>'
+    graph, odd = Invoice.payment._meta.graph, 'a"]; b\n| c --> [*] <script>'
     details = Details(states={"DUE": (odd,)}, moves={("DUE", "PAID"): (odd,)})
     plain = Details(states={"DUE": ("a",)}, moves={("DUE", "PAID"): ("a",)})
     drawings = [draw(graph, format, details=each) for each in (details, plain)]

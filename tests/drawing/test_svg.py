@@ -10,9 +10,9 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statemachine_fields.drawing.diagram import draw
 from statemachine_fields.drawing.styles import RULES
 from statemachine_fields.drawing.svg import Marks, draw_svg, graph_css
-from statemachine_fields.machine.diagram import draw
 from statemachine_fields.machine.graph import Transition, build_graph
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -171,7 +171,7 @@ class Attacks(AppConfig):
         AsyncStunt.perform = perform
         if injections().get("guard"):
             Stunt.ask = ask
-            Stunt.states.guards = {"ask": None}
+            Stunt.states._meta.guards = {"ask": None}
         receivers = injections().get("receivers", "")
         if receivers == "failed":
             handler_failed.connect(leave)

@@ -275,7 +275,7 @@ def check_invariants(
     :param released: that no lease is held (I8).
     :param tokens: that no token ran twice (I1).
     """
-    findings = [f"pk={found.pk} {found.code}: {found.what}" for found in Verifier(model.states).findings()]
+    findings = [f"pk={found.pk} {found.code}: {found.what}" for found in Verifier(model.states._meta).findings()]
     assert findings == [], findings[:10]
     records: Any = model.states.transition_model.objects
     assert not records.filter(metadata__forced=True).exists()
@@ -288,7 +288,7 @@ def check_invariants(
         assert records.count() == moves, f"{records.count()} moves"
     rows: Any = model._base_manager
     if terminal:
-        left = rows.exclude(status__in=[state for state in tally(model) if not model.states.graph.targets(state)])
+        left = rows.exclude(status__in=[state for state in tally(model) if not model.states._meta.graph.targets(state)])
         assert not left.exists(), f"{left.count()} of {tally(model)}"
     if released:
         left = rows.exclude(status_lease_owner="", status_lease_expires_at=None)

@@ -152,7 +152,7 @@ MUTATIONS = [
         "db/postgresql.py",
         "{lease_expires_at} = NULL, {lease_token} = {lease_token} + 1",
         "{lease_expires_at} = NULL, {lease_token} = {lease_token}",
-        (RACES, "tests/machine/test_timed.py"),
+        (RACES, "tests/schedule/test_rows.py"),
     ),
     Mutation(
         "a release keeps the token",
@@ -205,17 +205,17 @@ MUTATIONS = [
     ),
     Mutation(
         "tries without a limit",
-        "machine/policy.py",
+        "schedule/policy.py",
         "return self.max_attempts is not None and failures >= self.max_attempts",
         "return False",
-        ("tests/machine/test_policy.py", "tests/worker/test_attempt.py"),
+        ("tests/schedule/test_policy.py", "tests/worker/test_attempt.py"),
     ),
     Mutation(
         "release() without its comparison",
-        "machine/timed.py",
+        "schedule/rows.py",
         "            names.lease_token: getattr(self.instance, names.lease_token),\n",
         "",
-        ("tests/machine/test_timed.py",),
+        ("tests/schedule/test_rows.py",),
     ),
     Mutation(
         "a worker trusts a lease for ever",

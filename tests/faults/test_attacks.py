@@ -38,7 +38,7 @@ def check_the_rest(model):
     """Check that no lease is left, that every history is unbroken, and that as many moves are told as were made."""
     held = model.objects.exclude(status_lease_owner="", status_lease_expires_at=None)
     assert not held.exists(), list(held.values("pk", "does", "status", "status_lease_owner"))
-    assert not list(Verifier(model.states).findings())
+    assert not list(Verifier(model.states._meta).findings())
     assert told(model) == records(model).count()
 
 

@@ -53,7 +53,7 @@ def wait_for_stints(keys, *, within):
 
 
 def assert_stints_are_well():
-    assert not list(Verifier(Stint.states).findings())
+    assert not list(Verifier(Stint.states._meta).findings())
     assert not Stint.states.leased().exists()
 
 

@@ -62,7 +62,7 @@ def test_a_row_that_is_protected_is_parked_and_its_neighbours_deleted(start_work
 def deleting(database):
     """A committer, and what it is about to delete: one row, two records."""
     create_done(1)
-    (lane,) = lanes_of([Chore.states])
+    (lane,) = lanes_of([Chore.states._meta])
     attempts = Attempts(max_crashes=5)
     committer = Committer(attempts, Events())
     (lease,) = Claimer("me", 60).claim(lane, 1)
@@ -98,5 +98,5 @@ def test_a_row_that_another_worker_holds_is_not_claimed_for_deletion(database):
     """#31. I1."""
     create_done(1)
     execute("UPDATE lab_chore SET status_lease_owner = 'other', status_lease_expires_at = now() + interval '1 hour'")
-    (lane,) = lanes_of([Chore.states])
+    (lane,) = lanes_of([Chore.states._meta])
     assert Claimer("me", 60).claim(lane, 1) == Claimer("me", 60).claim(lane, 1, suspects=True) == []

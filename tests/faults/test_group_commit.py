@@ -28,7 +28,7 @@ def test_a_row_that_a_constraint_refuses_does_not_harm_its_neighbours(start_work
     assert row.status_error.startswith("The move to 'SOLD' could not be written. IntegrityError:")
     assert (row.status, row.status_lease_owner, row.status_crashes) == ("OPEN", "", 0)
     assert worker.terminate() == 0
-    assert not list(Verifier(Lot.states).findings())
+    assert not list(Verifier(Lot.states._meta).findings())
 
 
 def test_a_row_that_a_trigger_refuses_does_not_harm_its_neighbours(start_worker):

@@ -92,7 +92,7 @@ def test_a_late_heartbeat_and_a_late_release_do_nothing(start_worker):
 def test_an_old_token_is_worth_nothing(database, verb):
     """#7, statement by statement: the row was claimed again. I1."""
     create_chores(1, status="DOING")
-    (lane,) = lanes_of([Chore.states])
+    (lane,) = lanes_of([Chore.states._meta])
     (old,) = Claimer("old", 60).claim(lane, 1)
     set_expiry("-1 second")
     (new,) = Claimer("new", 60).claim(lane, 1, suspects=True)

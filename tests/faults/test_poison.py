@@ -71,13 +71,13 @@ def test_rows_that_kill_their_worker_are_given_up_and_their_neighbours_finish(st
 def test_a_row_that_was_left_again_goes_behind_the_others_that_were_left(database, end):
     """#17: whoever died of it before does not have to die of it again, to be run at all. I3, I5."""
     create_chores(3, status="DOING")
-    (lane,) = lanes_of([Chore.states])
+    (lane,) = lanes_of([Chore.states._meta])
 
     def leave(owner):
         if end == "runs out":
             execute("UPDATE lab_chore SET status_lease_expires_at = now() WHERE status_lease_owner = %s", owner)
         else:
-            dialect_for(connection).recover(connection, Chore.states.table, ["DOING"], Left(owner))
+            dialect_for(connection).recover(connection, Chore.states._meta.table, ["DOING"], Left(owner))
 
     assert len(Claimer("first", 60).claim(lane, 3)) == 3
     leave("first")
@@ -128,7 +128,7 @@ def test_rows_that_cannot_be_loaded_are_parked_and_their_neighbours_done(start_w
     assert "died" not in worker.log()
     assert worker.terminate() == 0
     assert not Vase.states.leased().exists()
-    assert not list(Verifier(Vase.states).findings())
+    assert not list(Verifier(Vase.states._meta).findings())
 
 
 def test_a_row_in_a_state_that_the_code_does_not_know_is_left_alone(start_worker):

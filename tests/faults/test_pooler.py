@@ -113,7 +113,7 @@ def test_statements_that_a_pooler_loses_are_sent_again(start_pooled):
     assert "lost a prepared statement" in worker.log()
     assert " failed in state" not in worker.log()
     for model in (Payment, Noted):
-        assert not list(Verifier(model.states).findings())
+        assert not list(Verifier(model.states._meta).findings())
     assert not Chore.objects.filter(status_crashes__gt=0).exists()
     check_invariants(moves=2000, terminal=True, released=True)
 

@@ -26,7 +26,7 @@ class Racer:
     """A worker's committer, with a lease on the row of each round."""
 
     def __init__(self):
-        (self.lane,) = lanes_of([Chore.states])
+        (self.lane,) = lanes_of([Chore.states._meta])
         self.attempts, self.events = Attempts(max_crashes=5), Events()
         self.committer = Committer(self.attempts, self.events)
 
@@ -163,7 +163,7 @@ def test_many_claimers_share_the_rows_and_no_row_is_claimed_twice(database):
             "INSERT INTO lab_chore (name, script, note, status, status_next_at) "
             "SELECT n, '{}', '', 'NEW', now() FROM generate_series(1, 20000) n"
         )
-    (lane,) = lanes_of([Chore.states])
+    (lane,) = lanes_of([Chore.states._meta])
 
     def claim_all(owner):
         claimer, taken, misses = Claimer(owner, 60), [], 0
@@ -184,7 +184,7 @@ def test_many_claimers_share_the_rows_and_no_row_is_claimed_twice(database):
 def test_nobody_claims_what_is_held(database):
     """#21: a lease that has not run out is a lease. I1."""
     create_chores(10)
-    (lane,) = lanes_of([Chore.states])
+    (lane,) = lanes_of([Chore.states._meta])
     tokens = []
     for one, other in pairwise("abc"):
         taken = Claimer(one, 60).claim(lane, 10)

@@ -250,7 +250,7 @@ def test_a_row_that_hangs_again_and_again_does_not_keep_a_long_one_from_finishin
     Stint.objects.filter(pk=hung).update(seconds=0)
     eventually(lambda: Stint.objects.get(pk=hung).status == DONE, "it is done when it no longer hangs")
     assert worker.terminate() == 0
-    assert not list(Verifier(Stint.states).findings())
+    assert not list(Verifier(Stint.states._meta).findings())
     assert not Stint.states.leased().exists()
 
 

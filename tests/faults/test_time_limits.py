@@ -106,7 +106,7 @@ def test_atomic_handlers_past_their_limit_are_undone(start_worker):
     assert Run.objects.filter(chore__in=hung).count() == 2
     assert worker.terminate() == 0
     assert "Recovered from" not in worker.log()
-    assert not list(Verifier(Transfer.states).findings())
+    assert not list(Verifier(Transfer.states._meta).findings())
 
 
 def test_an_atomic_handler_that_the_server_stops_has_failed(start_worker):
@@ -148,7 +148,7 @@ def test_coroutines_past_their_limit_are_stopped_and_retried(start_worker):
     assert worker.terminate() == 0
     assert not Call.states.leased().exists()
     assert "died" not in worker.log()
-    assert not list(Verifier(Call.states).findings())
+    assert not list(Verifier(Call.states._meta).findings())
 
 
 def test_a_coroutine_that_blocks_the_loop_is_stopped_with_its_process(start_worker):

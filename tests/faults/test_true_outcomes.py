@@ -78,7 +78,7 @@ def check_what_is_told(worker, model):
     number = records(model).count()
     assert (told(model), last_count(worker, "moved")) == (number, number)
     assert told(model, "dropped") == 0
-    assert not list(Verifier(model.states).findings())
+    assert not list(Verifier(model.states._meta).findings())
     assert not model.objects.exclude(status_lease_owner="", status_lease_expires_at=None).exists()
 
 

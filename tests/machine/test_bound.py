@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import pytest
 from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 import statemachine_fields
-from lab.models import Invoice, Kept, Logged, Parcel, Project, Protected, Reasoned, Stamped, Ticket, Unindexed
-from statemachine_fields import BoundMachine, StateTransition
+from lab.models import (
+    Car,
+    Invoice,
+    Kept,
+    Logged,
+    Parcel,
+    Project,
+    Protected,
+    Reasoned,
+    Stamped,
+    Ticket,
+    Unindexed,
+    Vehicle,
+)
+from statemachine_fields import BoundMachine, StateMachineAccessor, StateTransition
+from statemachine_fields.machine.binding import Binding
 
 pytestmark = pytest.mark.django_db
+
+
+def shown(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
 
 
 class TestClassFace:
@@ -20,6 +42,22 @@ class TestClassFace:
         assert Invoice.states is Invoice.states
         assert str(Invoice.payment) == "lab.Invoice.payment"
         assert repr(Invoice.payment) == "<BoundMachine lab.Invoice.payment>"
+
+    def test_shows_what_the_reference_page_lists_and_nothing_else(self):
+        page = (Path(__file__).parents[2] / "docs/reference/machine.md").read_text()
+        listed = re.search(r"BoundMachine\(\)\n +:members: ([\w,\s]+?)\n +:", page)
+        assert listed is not None
+        assert shown(Invoice.states) == {name.strip() for name in listed[1].split(",")}
+
+    def test_of_a_row_shows_what_is_described_and_nothing_else(self):
+        described = {
+            name for name in shown(StateMachineAccessor) if inspect.getdoc(getattr(StateMachineAccessor, name))
+        }
+        assert shown(Invoice().states) == described
+
+    def test_knows_its_model_and_its_name_there(self):
+        assert (Invoice.payment.model, Invoice.payment.accessor) == (Invoice, "payment")
+        assert Car.states.model is Vehicle
 
     def test_terminal_states(self):
         assert Invoice.payment.terminal_states == ("REFUNDED",)
@@ -147,7 +185,7 @@ class TestRecordInitial:
         def broken(*args, **kwargs):
             raise RuntimeError("killed")
 
-        monkeypatch.setattr(BoundMachine, "record_first", broken)
+        monkeypatch.setattr(Binding, "record_first", broken)
         with pytest.raises(RuntimeError):
             Logged.objects.create()
         assert not Logged.objects.exists()

@@ -14,7 +14,7 @@ from rest_framework import serializers as drf
 
 from lab.models import Car, Invoice, Logged, Stamped
 from statemachine_fields import UnknownState, UnrecordedStatusChange
-from statemachine_fields.machine.fields import MachineColumn
+from statemachine_fields.db.fields import MachineColumn
 
 pytestmark = pytest.mark.django_db
 
@@ -233,7 +233,7 @@ class TestWhatStaysOpen:
         finally:
             with connection.schema_editor() as editor:
                 editor.delete_model(historical)
-        assert Stamped.states.field.bound is Stamped.states
+        assert Stamped.states._meta.field.bound is Stamped.states._meta
 
     def test_an_upsert_that_names_the_status(self, row):
         """Django compiles it without asking the field, except in ways that make every `bulk_create()` slower."""

@@ -106,7 +106,9 @@ class TestPermissions:
             raise LookupError("the directory does not answer")
 
         details = {("DONE", "NEW"): Transition("NEW", permission=consult)}
-        monkeypatch.setattr(Stamped.states, "graph", dataclasses.replace(Stamped.states.graph, details=details))
+        monkeypatch.setattr(
+            Stamped.states._meta, "graph", dataclasses.replace(Stamped.states._meta.graph, details=details)
+        )
         Stamped.objects.create(status="DONE")
         stale = Stamped.objects.get()
         if is_stale:  # so that there is a second look
@@ -216,8 +218,8 @@ class TestDeclaring:
             Odd().states.blockers("B")
 
     def test_labels_of_moves_are_kept(self):
-        assert str(Document.states.graph.transition("DRAFT", "REVIEW").label) == "Submit"
-        assert Document.states.graph.transition("DRAFT", "WITHDRAWN") == Transition("WITHDRAWN")
+        assert str(Document.states._meta.graph.transition("DRAFT", "REVIEW").label) == "Submit"
+        assert Document.states._meta.graph.transition("DRAFT", "WITHDRAWN") == Transition("WITHDRAWN")
 
     def test_a_transition_object_is_checked_like_a_state(self):
         with pytest.raises(ValueError, match="X") as caught:
@@ -354,7 +356,7 @@ class TestGuardsAddUp:
         )
         made = self.model(base, closed=None)
         assert self.reasons(made, "B") == []
-        assert made.states.guards == {}
+        assert made.states._meta.guards == {}
 
     def test_none_drops_it_in_a_proxy(self):
         class Draft(Document):
@@ -375,7 +377,7 @@ class TestGuardsAddUp:
 @pytest.mark.usefixtures("isolated")
 class TestAGuardThatIsNeverAsked:
     def said(self, model):
-        return [problem.msg for problem in check_bound(model.states) if problem.id == "statemachine_fields.W005"]
+        return [problem.msg for problem in check_bound(model.states._meta) if problem.id == "statemachine_fields.W005"]
 
     def test_because_a_decorator_hides_it_is_a_check(self):
         class Hidden(models.Model):
@@ -449,7 +451,7 @@ class TestAGuardThatIsNeverAsked:
                 app_label = "lab"
 
         assert len(self.said(Smaller)) == 1
-        assert Smaller.states.guards == {}
+        assert Smaller.states._meta.guards == {}
 
     def test_is_not_one_that_a_sister_class_has(self):
         machine = two_ways()

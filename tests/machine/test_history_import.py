@@ -47,7 +47,7 @@ def recorded(row, accessor="states"):
 
 def assert_clean(machine):
     """What anybody can check holds: by number, by id and by time the order is one, and nothing else is wrong."""
-    assert list(Verifier(machine).findings()) == []
+    assert list(Verifier(machine._meta).findings()) == []
     for key in machine.transition_model.objects.values_list("instance_id", flat=True).distinct().order_by():
         records = machine.transition_model.objects.filter(instance_id=key)
         by_number = list(records.order_by("sequence").values_list("id", flat=True))
@@ -674,7 +674,7 @@ class TestBesideOthers:
 
     def test_the_clock_of_a_row_is_left_alone(self):
         chore = Chore.objects.create()
-        names = Chore.states.names.schedule
+        names = Chore.states._meta.names.schedule
         before = Chore.objects.values(*names).get()
         assert Chore.states.import_history([entry(chore, "NEW", 1)]).imported == 1
         assert Chore.objects.values(*names).get() == before

@@ -39,7 +39,7 @@ def records(model: Any = Kept) -> list[tuple[int, str, str]]:
 
 
 def findings(model: Any = Kept) -> list[str]:
-    return [finding.code for finding in Verifier(model.states).findings()]
+    return [finding.code for finding in Verifier(model.states._meta).findings()]
 
 
 OLD = [(1, "NEW", "DONE"), (2, "DONE", "NEW"), (3, "NEW", "DONE")]
@@ -78,7 +78,7 @@ class TestARowThatIsCreated:
         assert (row.status_sequence, records()) == (0, [])
 
     def test_where_every_first_state_is_recorded(self, monkeypatch):
-        monkeypatch.setattr(Kept.states.machine, "record_initial", True)
+        monkeypatch.setattr(Kept.states._meta.machine, "record_initial", True)
         before()
         row = Kept.objects.create(pk=KEY)
         assert records() == [(1, "", "NEW"), (2, "NEW", "DONE"), (3, "DONE", "NEW"), (4, "NEW", "DONE"), (5, "", "NEW")]
@@ -95,7 +95,7 @@ class TestARowThatIsCreated:
     def test_with_a_key_that_the_database_made(self, django_assert_num_queries):
         with django_assert_num_queries(1):
             row = Kept.objects.create()
-        kept = Kept.states.build_record(
+        kept = Kept.states._meta.build_record(
             instance_id=row.pk, sequence=3, from_status="NEW", to_status="DONE", transitioned_at=timezone.now()
         )
         Kept.states.transition_model.objects.bulk_create([kept])  # as if its sequence had been reset
@@ -251,7 +251,7 @@ class TestWhatKnowsWhereTheNewRowBegins:
         row = Kept.objects.get()
         for state in ("NEW", "DONE", "NEW"):
             row.states.transition_to(state)
-        reader = StoryReader(Kept.states, row, {}, 2)
+        reader = StoryReader(Kept.states._meta, row, {}, 2)
         newest = reader.read()
         assert (newest.total, [entry.number for entry in newest.entries]) == (5, [8, 7])
         oldest = reader.read(int(newest.oldest.removeprefix("?before=")))

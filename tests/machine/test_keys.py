@@ -124,4 +124,4 @@ def test_one_row_is_moved_by_either_look(keyed):
     row.states.transition_to("DONE")
     stale.states.transition_to("NEW")
     assert [record.sequence for record in row.states.history] == [2, 1]
-    assert list(Verifier(model.states).findings()) == []
+    assert list(Verifier(model.states._meta).findings()) == []

@@ -42,7 +42,7 @@ def at(number):
 
 def make_row(machine, history, *, using="default"):
     """Create a row with a history of `(seconds after noon, from_status, to_status)`; None in it is a missing record."""
-    status = history[-1][2] if history else machine.initial
+    status = history[-1][2] if history else machine.graph.initial
     [row] = machine.model._base_manager.using(using).bulk_create([machine.model(**{machine.names.status: status})])
     return write_history(machine, row, history, using=using)
 
@@ -109,11 +109,11 @@ def percentile(fraction, stays):
 
 def random_history(generator, machine, *, length):
     """Walk the graph at random. Times ascend with the numbers, and sometimes tie; some records are missing."""
-    history, time, state = [], generator.uniform(0, 1000), machine.initial
+    history, time, state = [], generator.uniform(0, 1000), machine.graph.initial
     if generator.random() < 0.3:
         history.append((round(time, 6), "", state))
     for _ in range(generator.randrange(length)):
-        targets = machine.graph.targets(state) or (machine.initial,)
+        targets = machine.graph.targets(state) or (machine.graph.initial,)
         time += generator.choice([0, 0, 0.000001, 1, generator.uniform(0, 500), generator.uniform(0, 200_000)])
         target = generator.choice(targets)
         history.append((round(time, 6), state, target))
@@ -166,7 +166,7 @@ class TestInState:
 
 class TestAsOf:
     def test_is_what_the_last_move_before_led_to(self):
-        row = make_row(Project.flow, [(10, "PLAN", "BUILD"), (20, "BUILD", "PLAN")])
+        row = make_row(Project.flow._meta, [(10, "PLAN", "BUILD"), (20, "BUILD", "PLAN")])
 
         statuses = [Project.flow.as_of(at(second)).get().phase_as_of for second in (9, 10, 19, 20, 99)]
 
@@ -174,25 +174,25 @@ class TestAsOf:
         assert [row.flow.status_at(at(second)) for second in (9, 10, 19, 20, 99)] == statuses
 
     def test_of_a_row_that_never_moved_is_the_current_status(self):
-        row = make_row(Project.flow, [])
+        row = make_row(Project.flow._meta, [])
 
         assert Project.flow.as_of(NOON).get().phase_as_of == "PLAN"
         assert row.flow.status_at(NOON) == "PLAN"
 
     def test_of_a_row_whose_start_was_recorded_is_nothing_before_it(self):
-        row = make_row(Logged.states, [(10, "", "NEW"), (20, "NEW", "DONE")])
+        row = make_row(Logged.states._meta, [(10, "", "NEW"), (20, "NEW", "DONE")])
 
         assert [Logged.states.as_of(at(second)).get().status_as_of for second in (9, 10, 20)] == [None, "NEW", "DONE"]
         assert [row.states.status_at(at(second)) for second in (9, 10, 20)] == [None, "NEW", "DONE"]
 
     def test_of_moves_at_one_instant_is_the_last_by_number(self):
-        row = make_row(Project.flow, [(10, "PLAN", "BUILD"), (10, "BUILD", "PLAN"), (10, "PLAN", "BUILD")])
+        row = make_row(Project.flow._meta, [(10, "PLAN", "BUILD"), (10, "BUILD", "PLAN"), (10, "PLAN", "BUILD")])
 
         assert (row.flow.status_at(at(10) - MICROSECOND), row.flow.status_at(at(10))) == ("PLAN", "BUILD")
 
     @pytest.mark.parametrize("fraction", [0, 0.000001, 0.119999, 0.12, 0.120001, 0.999999])
     def test_is_exact_to_the_microsecond(self, fraction):
-        row = make_row(Project.flow, [(fraction, "PLAN", "BUILD")])
+        row = make_row(Project.flow._meta, [(fraction, "PLAN", "BUILD")])
 
         before, then, after = (row.flow.status_at(at(fraction) + step * MICROSECOND) for step in (-1, 0, 1))
 
@@ -201,7 +201,7 @@ class TestAsOf:
     @pytest.mark.skipif(SMF_DB != "sqlite", reason="about how SQLite writes its clock")
     @pytest.mark.parametrize(("text", "fraction"), [("12:00:00.000", 0), ("12:00:00.120", 0.12)])
     def test_knows_an_instant_as_the_clock_of_sqlite_writes_it(self, text, fraction):
-        row = make_row(Project.flow, [(-5, "PLAN", "BUILD"), (0, "BUILD", "PLAN")])
+        row = make_row(Project.flow._meta, [(-5, "PLAN", "BUILD"), (0, "BUILD", "PLAN")])
         table = Project.flow.transition_model._meta.db_table
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {table} SET transitioned_at = %s WHERE sequence = 2", [f"2024-05-06 {text}"])
@@ -220,8 +220,8 @@ class TestAsOf:
         assert {moment: row.flow.status_at(moment) for moment in last} == last
 
     def test_can_be_filtered_sorted_and_counted(self):
-        early = make_row(Project.flow, [(10, "PLAN", "BUILD")])
-        late = make_row(Project.flow, [(30, "PLAN", "BUILD")])
+        early = make_row(Project.flow._meta, [(10, "PLAN", "BUILD")])
+        late = make_row(Project.flow._meta, [(30, "PLAN", "BUILD")])
 
         rows = Project.flow.as_of(at(20))
 
@@ -234,7 +234,7 @@ class TestAsOf:
         ]
 
     def test_is_one_statement(self, django_assert_num_queries):
-        row = make_row(Project.flow, [(10, "PLAN", "BUILD")])
+        row = make_row(Project.flow._meta, [(10, "PLAN", "BUILD")])
 
         with django_assert_num_queries(1):
             list(Project.flow.as_of(NOON))
@@ -243,8 +243,8 @@ class TestAsOf:
                 row.flow.status_at(moment)
 
     def test_machines_of_one_model_are_asked_apart(self):
-        row = make_row(Invoice.payment, [(10, "DUE", "PAID"), (20, "PAID", "REFUNDED")])
-        write_history(Invoice.states, row, [(15, "DRAFT", "SENT")])
+        row = make_row(Invoice.payment._meta, [(10, "DUE", "PAID"), (20, "PAID", "REFUNDED")])
+        write_history(Invoice.states._meta, row, [(15, "DRAFT", "SENT")])
 
         found = Invoice.payment.as_of(at(12)).get()
 
@@ -253,8 +253,8 @@ class TestAsOf:
         assert (row.payment.status_at(at(20)), row.states.status_at(at(20))) == ("REFUNDED", "SENT")
 
     def test_of_rows_with_uuid_keys(self):
-        row = make_row(Parcel.states, [(10, "IN_TRANSIT", "SCANNED"), (20, "SCANNED", "LOST")])
-        make_row(Parcel.states, [])
+        row = make_row(Parcel.states._meta, [(10, "IN_TRANSIT", "SCANNED"), (20, "SCANNED", "LOST")])
+        make_row(Parcel.states._meta, [])
 
         assert Parcel.states.as_of(at(15)).get(pk=row.pk).status_as_of == "SCANNED"
         assert row.states.status_at(at(5)) == "IN_TRANSIT"
@@ -262,8 +262,8 @@ class TestAsOf:
     def test_of_a_multi_table_child_is_what_its_parent_was(self):
         car = Car.objects.create()
         Vehicle.objects.create()
-        write_history(Vehicle.states, car, [(10, "PARKED", "MOVING")])
-        write_history(Car.fuel, car, [(5, "FULL", "EMPTY"), (20, "EMPTY", "FULL")])
+        write_history(Vehicle.states._meta, car, [(10, "PARKED", "MOVING")])
+        write_history(Car.fuel._meta, car, [(5, "FULL", "EMPTY"), (20, "EMPTY", "FULL")])
 
         assert car.states.status_at(at(10)) == "MOVING"
         assert Car.states.as_of(at(10)).get(pk=car.pk).status_as_of == "MOVING"
@@ -271,7 +271,7 @@ class TestAsOf:
         assert Car.objects.annotate(then=Car.states.status_as_of(at(10))).get().then == "MOVING"
 
     def test_of_rows_that_are_not_there_is_nothing(self):
-        row = make_row(Kept.states, [(10, "NEW", "DONE")])
+        row = make_row(Kept.states._meta, [(10, "NEW", "DONE")])
         Kept.objects.filter(pk=row.pk).delete()
 
         assert row.states.status_at(at(20)) is None
@@ -299,8 +299,8 @@ class TestAsOf:
         generator = random.Random(seed)
         histories = {}
         for _ in range(30):
-            history = random_history(generator, Ticket.states, length=8)
-            histories[make_row(Ticket.states, history).pk] = history
+            history = random_history(generator, Ticket.states._meta, length=8)
+            histories[make_row(Ticket.states._meta, history).pk] = history
         times = [entry[0] for history in histories.values() for entry in history if entry is not None]
         current = dict(Ticket.objects.values_list("pk", "status"))
 
@@ -378,7 +378,7 @@ class TestDurations:
         assert Project.flow.durations(NOON, at(10)) == Durations({}, {})
 
     def test_are_between_a_move_and_the_one_before(self):
-        make_row(Invoice.payment, [(0, "", "DUE"), (10, "DUE", "PAID"), (40, "PAID", "REFUNDED")])
+        make_row(Invoice.payment._meta, [(0, "", "DUE"), (10, "DUE", "PAID"), (40, "PAID", "REFUNDED")])
 
         found = Invoice.payment.durations()
 
@@ -393,24 +393,24 @@ class TestDurations:
         assert Invoice.states.durations() == Durations({}, {})
 
     def test_the_time_before_an_unrecorded_start_does_not_count(self):
-        make_row(Invoice.payment, [(10, "DUE", "PAID"), (40, "PAID", "REFUNDED")])
+        make_row(Invoice.payment._meta, [(10, "DUE", "PAID"), (40, "PAID", "REFUNDED")])
 
         assert [*Invoice.payment.durations().states] == ["PAID"]
 
     def test_a_missing_record_takes_its_stays_away_and_no_other(self):
         history = [(0, "PLAN", "BUILD"), None, (10, "PLAN", "BUILD"), (15, "BUILD", "PLAN")]
-        make_row(Project.flow, history)
+        make_row(Project.flow._meta, history)
 
         assert Project.flow.durations().states == {"BUILD": Duration(1, seconds(5), seconds(5))}
 
     def test_percentiles_lie_between_the_stays_next_to_them(self):
         for length in (1, 2, 3, 10):
-            make_row(Project.flow, [(0, "", "PLAN"), (length, "PLAN", "BUILD")])
+            make_row(Project.flow._meta, [(0, "", "PLAN"), (length, "PLAN", "BUILD")])
 
         assert Project.flow.durations().states["PLAN"] == Duration(4, seconds(2.5), seconds(8.95))
 
     def test_moves_at_one_instant_last_no_time(self):
-        make_row(Project.flow, [(10, "PLAN", "BUILD"), (10, "BUILD", "PLAN"), (10, "PLAN", "BUILD")])
+        make_row(Project.flow._meta, [(10, "PLAN", "BUILD"), (10, "BUILD", "PLAN"), (10, "PLAN", "BUILD")])
 
         assert Project.flow.durations().states == {
             "PLAN": Duration(1, seconds(0), seconds(0)),
@@ -419,12 +419,14 @@ class TestDurations:
 
     def test_of_long_stays_are_exact(self):
         century = 100 * 365 * 86_400 + 0.000001
-        make_row(Project.flow, [(0, "", "PLAN"), (century, "PLAN", "BUILD")])
+        make_row(Project.flow._meta, [(0, "", "PLAN"), (century, "PLAN", "BUILD")])
 
         assert Project.flow.durations().states["PLAN"].median == seconds(century)
 
     def test_count_moves_from_since_on_and_before_until(self):
-        make_row(Project.flow, [(0, "", "PLAN"), (10, "PLAN", "BUILD"), (20, "BUILD", "PLAN"), (30, "PLAN", "BUILD")])
+        make_row(
+            Project.flow._meta, [(0, "", "PLAN"), (10, "PLAN", "BUILD"), (20, "BUILD", "PLAN"), (30, "PLAN", "BUILD")]
+        )
 
         def left(since, until):
             return {state: found.count for state, found in Project.flow.durations(since, until).states.items()}
@@ -437,14 +439,14 @@ class TestDurations:
         assert left(at(20), at(10)) == {}
 
     def test_the_stay_may_begin_long_before_the_window(self):
-        make_row(Project.flow, [(-400 * 86_400, "", "PLAN"), (10, "PLAN", "BUILD")])
+        make_row(Project.flow._meta, [(-400 * 86_400, "", "PLAN"), (10, "PLAN", "BUILD")])
 
         assert Project.flow.durations(NOON).states["PLAN"].median == datetime.timedelta(days=400, seconds=10)
 
     def test_history_that_was_written_later_counts_when_it_happened(self):
-        row = make_row(Project.flow, [])
+        row = make_row(Project.flow._meta, [])
         Project.flow.transition_model.objects.bulk_create(
-            Project.flow.build_record(
+            Project.flow._meta.build_record(
                 instance=row, sequence=number, transitioned_at=at(number), from_status="PLAN", to_status="BUILD"
             )
             for number in (1, 2)
@@ -453,7 +455,7 @@ class TestDurations:
         assert Project.flow.durations(NOON, at(60)).states["PLAN"].count == 1
 
     def test_a_window_from_before_there_were_ids(self):
-        make_row(Project.flow, [(0, "", "PLAN"), (10, "PLAN", "BUILD")])
+        make_row(Project.flow._meta, [(0, "", "PLAN"), (10, "PLAN", "BUILD")])
 
         assert Project.flow.durations(datetime.datetime.min.replace(tzinfo=datetime.UTC)).states["PLAN"].count == 1
 
@@ -462,8 +464,8 @@ class TestDurations:
         declared += [("SCANNED", "SCANNED"), ("SCANNED", "IN_TRANSIT"), ("SCANNED", "LOST")]
         rest = [("LOST", "SCANNED"), ("away", "gone"), ("gone", "LOST")]
         for source, target in random.Random(3).sample(declared + rest, 8):
-            row = make_row(Parcel.states, [])
-            write_history(Parcel.states, row, [(0, "", source), (1, source, target)])
+            row = make_row(Parcel.states._meta, [])
+            write_history(Parcel.states._meta, row, [(0, "", source), (1, source, target)])
 
         found = Parcel.states.durations()
 
@@ -472,8 +474,8 @@ class TestDurations:
 
     def test_of_a_multi_table_child(self):
         car = Car.objects.create()
-        write_history(Car.states, car, [(0, "PARKED", "MOVING"), (60, "MOVING", "PARKED")])
-        write_history(Car.fuel, car, [(0, "FULL", "EMPTY"), (5, "EMPTY", "FULL")])
+        write_history(Car.states._meta, car, [(0, "PARKED", "MOVING"), (60, "MOVING", "PARKED")])
+        write_history(Car.fuel._meta, car, [(0, "FULL", "EMPTY"), (5, "EMPTY", "FULL")])
 
         assert Car.states.durations().states == {"MOVING": Duration(1, seconds(60), seconds(60))}
         assert Car.fuel.durations().states == {"EMPTY": Duration(1, seconds(5), seconds(5))}
@@ -492,7 +494,7 @@ class TestDurations:
         assert found["NEW"].median == percentile(0.5, [stays[0], stays[2]])
 
     def test_are_one_statement(self, django_assert_num_queries):
-        make_row(Project.flow, [(0, "", "PLAN"), (10, "PLAN", "BUILD")])
+        make_row(Project.flow._meta, [(0, "", "PLAN"), (10, "PLAN", "BUILD")])
 
         for window in ((), (NOON,), (None, NOON), (NOON, at(60))):
             with django_assert_num_queries(1):
@@ -518,7 +520,7 @@ class TestDurations:
         with pytest.raises(FrozenInstanceError):
             Durations({}, {}).states = {}
 
-    @pytest.mark.parametrize("machine", [Ticket.states, Parcel.states], ids=str)
+    @pytest.mark.parametrize("machine", [Ticket.states._meta, Parcel.states._meta], ids=str)
     @pytest.mark.parametrize("seed", range(4))
     def test_agree_with_plain_python_over_random_histories(self, machine, seed):
         generator = random.Random(seed)
@@ -531,12 +533,12 @@ class TestDurations:
         windows += [sorted(generator.sample(times, 2)) for _ in range(5)]
         windows += [(generator.choice(times), None), (None, generator.choice(times))]
         for since, until in windows:
-            assert machine.durations(since, until) == expected_durations(histories, since, until)
+            assert machine.face.durations(since, until) == expected_durations(histories, since, until)
 
     def test_hold_for_groups_of_every_size(self):
         histories = [[(0, "", "PLAN"), (number**2 + number / 10**6, "PLAN", "BUILD")] for number in range(1, 42)]
         for history in random.Random(7).sample(histories, 41):
-            make_row(Project.flow, history)
+            make_row(Project.flow._meta, history)
 
         for _, (time, *_) in histories[1:]:
             assert Project.flow.durations(until=at(time)) == expected_durations(histories, until=at(time))
@@ -545,7 +547,7 @@ class TestDurations:
 @pytest.mark.django_db(databases=["default", "other"])
 class TestOtherDatabases:
     def test_questions_go_where_they_are_sent(self):
-        row = make_row(Project.flow, [(0, "", "PLAN"), (10, "PLAN", "BUILD")], using="other")
+        row = make_row(Project.flow._meta, [(0, "", "PLAN"), (10, "PLAN", "BUILD")], using="other")
 
         assert Project.flow.durations().states == {}
         assert Project.flow.durations(using="other").states["PLAN"].count == 1
@@ -554,7 +556,7 @@ class TestOtherDatabases:
         assert Project.flow.stuck("BUILD", 60).using("other").get() == row
 
     def test_a_row_is_asked_where_it_is(self):
-        row = make_row(Project.flow, [(10, "PLAN", "BUILD")], using="other")
+        row = make_row(Project.flow._meta, [(10, "PLAN", "BUILD")], using="other")
 
         assert row.flow.status_at(at(5)) == "PLAN"
         assert row.flow.status_at(at(15)) == "BUILD"
@@ -562,7 +564,7 @@ class TestOtherDatabases:
 
 class TestAsync:
     def test_twins_answer_the_same(self):
-        row = make_row(Project.flow, [(0, "", "PLAN"), (10, "PLAN", "BUILD")])
+        row = make_row(Project.flow._meta, [(0, "", "PLAN"), (10, "PLAN", "BUILD")])
 
         async def ask():
             answers = (await Project.flow.adurations(NOON, at(60)), await row.flow.astatus_at(at(5)))

@@ -142,9 +142,9 @@ class TestAnEarlierVersion:
         version = version_of(car)
         (target, *_rest) = car.states.get_valid_transitions()
         car.states.transition_to(target)
-        before = stored(car, *Vehicle.states.columns)
+        before = stored(car, *Vehicle.states._meta.columns)
         revert(version)
-        assert stored(car, *Vehicle.states.columns) == before
+        assert stored(car, *Vehicle.states._meta.columns) == before
 
 
 class TestWhatIsCopied:

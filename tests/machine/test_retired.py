@@ -65,7 +65,7 @@ class TestDeclaration:
             class Meta:
                 app_label = "lab"
 
-        assert list(unreachable_states(Order.states)) == []
+        assert list(unreachable_states(Order.states._meta)) == []
 
     def test_makes_no_migration(self):
         assert "retired" not in str(Consignment._meta.get_field("status").deconstruct())
@@ -168,5 +168,5 @@ class TestRows:
         row.states.force_transition_to("OPEN", reason="for the test")
         row.states.force_transition_to("LOST", reason="for the test")
         row.states.history.update(metadata={})
-        (finding,) = Verifier(Consignment.states).findings()
+        (finding,) = Verifier(Consignment.states._meta).findings()
         assert finding.what == "Moves that are not declared: record 5 from 'OPEN' to 'LOST'."

@@ -16,8 +16,8 @@ import statemachine_fields
 from lab.models import Audited, Chore, Hooked, Invoice, Reasoned, Tanker, Ticket
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.machine.bulk import BulkResult
-from statemachine_fields.machine.reschedule import Rescheduler, mismatches
 from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.schedule.reschedule import Rescheduler, mismatches
 from statemachine_fields.testing import assert_state, drain
 
 pytestmark = pytest.mark.django_db
@@ -109,7 +109,7 @@ class TestQuestions:
 
     def test_verify_finds_rows_and_records(self, ticket):
         ticket.states.transition_to("closed")
-        verifier = Verifier(Ticket.states)
+        verifier = Verifier(Ticket.states._meta)
         assert (list(verifier.findings()), verifier.rows, verifier.records) == ([], 1, 1)
 
     def test_a_record_that_is_unchanged_may_be_saved(self, ticket):
@@ -120,7 +120,7 @@ class TestQuestions:
         row.states.transition_to("DONE")
         hide(Audited)
         twin = Audited(pk=row.pk)
-        Audited.states.meet_existing_row(twin, "default")
+        Audited.states._meta.sync_with_row(twin, "default")
         assert twin.status == "DONE"
 
 
@@ -137,9 +137,9 @@ class TestClocks:
         row = Chore.objects.create()
         hide(Chore)
         row.states.run_at(timezone.now() + timedelta(days=1))
-        assert Rescheduler(Chore.states, using="default").run()[row.status].changed == 1
+        assert Rescheduler(Chore.states._meta, using="default").run()[row.status].changed == 1
         models.QuerySet(Chore).update(status_next_at=MachineValue(None))
-        assert mismatches(Chore.states, "default") == (False, True)
+        assert mismatches(Chore.states._meta, "default") == (False, True)
 
 
 def test_nothing_relies_on_a_base_manager():

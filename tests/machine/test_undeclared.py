@@ -46,7 +46,7 @@ class TestQuestion:
         monkeypatch.setattr(values, "MOST", 3)
         dossiers(*(f"X{number}" for number in range(20)))
 
-        assert len(Dossier.states.undeclared_states()) == len(Dossier.states.graph.states) + 3
+        assert len(Dossier.states.undeclared_states()) == len(Dossier.states._meta.graph.states) + 3
 
     def test_looks_at_the_table_that_has_the_column(self):
         car = Car.objects.create()
@@ -56,9 +56,9 @@ class TestQuestion:
 
     @pytest.mark.skipif(connection.vendor != "postgresql", reason="plans are read as PostgreSQL writes them")
     def test_is_answered_by_the_index(self):
-        states = list(Dossier.states.graph.states)
+        states = list(Dossier.states._meta.graph.states)
         Dossier.objects.bulk_create(Dossier(status=states[number % len(states)]) for number in range(5000))
-        found, most = Dossier.states.other_values().cte(connection)
+        found, most = Dossier.states._meta.questions.other_values().cte(connection)
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE lab_dossier")
             cursor.execute(f"EXPLAIN (ANALYZE) {found} SELECT * FROM found", most)

@@ -131,7 +131,7 @@ AFTER = """
 """
 STATES = "print(*Order.objects.order_by('pk').values_list('status', flat=True))"
 MISMATCHES = (
-    "from statemachine_fields.machine.reschedule import mismatches; print(*mismatches(Order.states, 'default'))"
+    "from statemachine_fields.schedule.reschedule import mismatches; print(*mismatches(Order.states._meta, 'default'))"
 )
 
 

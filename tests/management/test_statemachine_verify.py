@@ -440,7 +440,7 @@ class TestWhileRowsMove:
     def verify(self, model, act, batch_size=2000, pages=1):
         """Return the findings, and how many rows were read again."""
         with self.between_the_reads(model, act, pages) as statements:
-            findings = list(Verifier(model.states, batch_size=batch_size).findings())
+            findings = list(Verifier(model.states._meta, batch_size=batch_size).findings())
         return [finding.code for finding in findings], sum("LEFT OUTER JOIN" in text for text in statements)
 
     @pytest.mark.parametrize("moves", [["DONE"], ["DONE", "NEW", "DONE"]])
@@ -497,20 +497,20 @@ class TestCost:
     def test_a_batch_is_two_statements(self, rows):
         fill(rows)
         with CaptureQueriesContext(connection) as queries:
-            assert not list(Verifier(Stamped.states, batch_size=10).findings())
+            assert not list(Verifier(Stamped.states._meta, batch_size=10).findings())
         assert len(queries) == 2 * (rows // 10 + 1)  # the last one finds that there are no more rows
 
     def test_warnings_cost_no_statement_more(self):
         fill(50)
         Stamped.states.transition_model.objects.update(from_status="LOST")
         with CaptureQueriesContext(connection) as queries:
-            assert len(list(Verifier(Stamped.states, batch_size=10).findings())) == 50
+            assert len(list(Verifier(Stamped.states._meta, batch_size=10).findings())) == 50
         assert len(queries) == 12
 
     def test_no_statement_skips_rows_by_offset(self):
         fill(30)
         with CaptureQueriesContext(connection) as queries:
-            list(Verifier(Stamped.states, batch_size=10).findings())
+            list(Verifier(Stamped.states._meta, batch_size=10).findings())
         assert not [query for query in queries if "OFFSET" in query["sql"]]
 
     def test_memory_does_not_grow_with_the_tables(self):
@@ -710,7 +710,7 @@ def peak_memory(batch_size):
 
     def verify():
         assert not list(
-            Verifier(Stamped.states, batch_size=batch_size, on_page=lambda verifier: gc.collect()).findings()
+            Verifier(Stamped.states._meta, batch_size=batch_size, on_page=lambda verifier: gc.collect()).findings()
         )
 
     gc.collect()

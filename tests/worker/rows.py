@@ -26,7 +26,7 @@ not_mariadb = pytest.mark.skipif(connection.vendor == "mysql", reason="workers r
 
 
 def lane_of(model: Any) -> Lane:
-    (lane,) = lanes_of([model.states])
+    (lane,) = lanes_of([model.states._meta])
     return lane
 
 
@@ -46,7 +46,7 @@ def lease_on(lane: Lane, key: Any = 1, status: str | None = None, **facts: Any) 
     status = status or lane.states[0]
     known: dict[str, Any] = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
     known |= {"instance": lane.bound.model(pk=key, status=status), "trusted_until": now() + 60, **facts}
-    return Lease(lane=lane, clock=lane.clocks[status], key=key, token=7, status=status, **known)
+    return Lease(lane=lane, schedule=lane.schedules[status], key=key, token=7, status=status, **known)
 
 
 class Clock:
@@ -66,7 +66,7 @@ def in_seconds(seconds: float) -> datetime.datetime:
 
 def set_clock(row: Any, **columns: Any) -> None:
     """Write columns of the machine as nobody may: `next_at`, `lease_expires_at` and so on."""
-    names = type(row).states.names
+    names = type(row).states._meta.names
     written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
     type(row)._base_manager.filter(pk=row.pk).update(**written)
 
@@ -77,7 +77,7 @@ def let_lease_run_out(row: Any) -> None:
 
 def columns_of(row: Any) -> SimpleNamespace:
     """Return the machine's columns as the database has them, without their prefix."""
-    names, columns = type(row).states.names, ("status", "sequence", "changed_at", *FEATURES["schedule"])
+    names, columns = type(row).states._meta.names, ("status", "sequence", "changed_at", *FEATURES["schedule"])
     found = type(row)._base_manager.filter(pk=row.pk).values(*[getattr(names, name) for name in columns]).get()
     return SimpleNamespace(**{name: found[getattr(names, name)] for name in columns})
 

@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError
 
 from lab.models import Chore, Lot, Noted, Ping
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.machine.policy import Clock, Policy
+from statemachine_fields.schedule.policy import Policy, Schedule
 from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
 from statemachine_fields.worker.attempt import (
     AWAY_SECONDS,
@@ -36,12 +36,14 @@ def lease_of(model=Chore, status="NEW", policy=None, values=None, *, handler=Tru
     """Return a lease of a row that nobody has saved, in a state with another policy than it has."""
     lane = lane_of(model)
     if policy is not None:
-        clock = Clock.of(status, Policy(**policy), model.states.clocks[status].handler if handler else None, "default")
-        lane = replace(lane, clocks={**lane.clocks, status: clock})
+        clock = Schedule.of(
+            status, Policy(**policy), model.states._meta.schedules[status].handler if handler else None, "default"
+        )
+        lane = replace(lane, schedules={**lane.schedules, status: clock})
     known = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
     known["instance"] = model(pk=1, status=status, **(values or {}))
     known["trusted_until"] = time.monotonic() + 60
-    return Lease(lane=lane, clock=lane.clocks[status], key=1, token=7, status=status, **{**known, **facts})
+    return Lease(lane=lane, schedule=lane.schedules[status], key=1, token=7, status=status, **{**known, **facts})
 
 
 def answering(monkeypatch, answer, model=Chore, method="start"):

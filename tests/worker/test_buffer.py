@@ -137,7 +137,7 @@ class TestKinds:
     def test_a_state_of_the_same_lane_without_a_coroutine_is_for_threads(self, pings):
         buffer = Buffer([pings], {})
         plain = lease_on(pings)
-        plain.clock = lease_on(lane_of(Chore)).clock
+        plain.schedule = lease_on(lane_of(Chore)).schedule
         buffer.put(pings, [plain, ping := lease_on(pings, 2)])
         assert (buffer.take(), buffer.take(is_async=True)) == (plain, ping)
 

@@ -475,7 +475,7 @@ class TestRowByRow:
 
     @pytest.mark.django_db(transaction=True, databases=["default", "other"])
     def test_rows_are_moved_where_they_were_claimed_whatever_the_router_says(self, attempts, committer, settings):
-        (lane,) = lanes_of([Chore.states], using="other")
+        (lane,) = lanes_of([Chore.states._meta], using="other")
         chore = Chore.objects.using("other").create(script={"NEW": "update"})
         verdicts = run(attempts, lane)
         settings.DATABASE_ROUTERS = [Elsewhere()]

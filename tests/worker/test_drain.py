@@ -142,7 +142,7 @@ def test_async_handlers_are_awaited():
 
 
 def test_a_child_makes_the_machine_of_its_base_timed():
-    assert (ByHand.states.is_timed, ByWorker.states.is_timed) == (False, True)
+    assert (ByHand.states._meta.is_timed, ByWorker.states._meta.is_timed) == (False, True)
     first, other = ByWorker.objects.create(), ByOtherWorker.objects.create()
     tally = drain(ByWorker, ByOtherWorker)
     assert (tally.moved, tally.waited) == (1, 1)

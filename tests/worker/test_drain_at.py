@@ -71,7 +71,7 @@ def test_nothing_lies_in_the_future_and_the_history_is_sound():
     assert timedelta(days=2, seconds=-60) - CLOSE < in_state < timedelta(days=2, seconds=-60) + A_WHILE
     assert ticking.states.history[0].transitioned_at == ticking.status_changed_at
     assert all(record.transitioned_at < now for record in ticking.states.history)
-    assert findings(Ticking.states) == []
+    assert findings(Ticking.states._meta) == []
 
 
 def test_a_move_after_it_is_made_when_the_test_has_got_to():
@@ -82,7 +82,7 @@ def test_a_move_after_it_is_made_when_the_test_has_got_to():
     assert_state(ticking, "FRESH")
     drain(Ticking, at=timedelta(hours=20, seconds=90))
     assert_history(ticking, "STALE", "FRESH", "STALE")
-    assert findings(Ticking.states) == []
+    assert findings(Ticking.states._meta) == []
 
 
 def test_rows_made_after_it_are_younger():
@@ -147,7 +147,7 @@ def test_a_row_is_asked_every_minute_for_days():
     chore = Chore.objects.create(status="DOING", script={"DOING": None})
     tally = drain(Chore, at=timedelta(days=4), max_tries=100)
     assert (tally.waited, tally.moves) == (3 * 24 * 60, {("DOING", "FAILED"): 1})
-    assert findings(Chore.states) == []
+    assert findings(Chore.states._meta) == []
     assert_history(chore, "DOING", "FAILED")
 
 
@@ -308,7 +308,7 @@ def test_a_plain_drain_goes_on_from_there():
     chore.states.transition_to("NEW")
     drain(Chore)
     assert_history(chore, "HELD", "NEW", "DOING", "DONE")
-    assert findings(Chore.states) == []
+    assert findings(Chore.states._meta) == []
 
 
 def test_going_round_in_circles_is_an_error():
@@ -358,7 +358,7 @@ def test_a_row_whose_worker_died_is_taken_back_when_its_lease_is_over(lease_left
 def lease_left_open():
     def leave(seconds):
         chore = Chore.objects.create()
-        (lane,) = lanes_of([Chore.states])
+        (lane,) = lanes_of([Chore.states._meta])
         assert len(Claimer("gone", seconds).claim(lane, 1)) == 1
         return chore
 
@@ -456,7 +456,7 @@ def test_it_does_what_a_simulation_says(db, starts, instants):
                 assert (row.status, row.status_failures) == (("FAILED", 0) if tries == 3 else ("NEW", tries))
                 if tries == 3:
                     assert abs((row.states.history[0].transitioned_at - row.status_changed_at).total_seconds()) == 0
-        assert findings(Chore.states) == []
+        assert findings(Chore.states._meta) == []
         transaction.set_rollback(True)
 
 

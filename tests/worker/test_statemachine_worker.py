@@ -271,7 +271,7 @@ def test_the_size_of_a_pool_is_read_as_psycopg_reads_it(options, size):
 @pytest.mark.parametrize(("pool", "warns"), [(True, True), ({"max_size": 12}, False), (None, False)])
 def test_a_pool_that_is_too_small_for_the_handlers_is_told_of(pool, warns, monkeypatch, caplog):
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
-    lanes = lanes_of([Ping.states, Chore.states])
+    lanes = lanes_of([Ping.states._meta, Chore.states._meta])
     with caplog.at_level(logging.WARNING, logger="statemachine_fields.worker"):
         Command()._warn_of_small_pools(lanes, threads=4, coroutine_connections=8)
     assert ("max_size to 12" in caplog.text) == warns
@@ -283,4 +283,4 @@ def test_a_pool_that_is_too_small_for_the_handlers_is_told_of(pool, warns, monke
 )
 def test_coroutines_take_no_more_of_a_pool_than_threads_leave(pool, models, room, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
-    assert room_in_pools(lanes_of([model.states for model in models]), threads=4) == room
+    assert room_in_pools(lanes_of([model.states._meta for model in models]), threads=4) == room

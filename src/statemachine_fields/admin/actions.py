@@ -21,7 +21,7 @@ from statemachine_fields.admin.bulk import BulkMove, Outcome, read_seen
 from statemachine_fields.admin.clocks import VERBS, Verb, why_left
 from statemachine_fields.admin.pages import RowPages
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 Action = Callable[[Any, HttpRequest, models.QuerySet[Any]], HttpResponse | None]
 
@@ -38,13 +38,13 @@ class MachineActions(RowPages):
             ours = [action for bound in self.machines.values() for action in self._actions_of(bound)]
             self.actions = [*self.actions, *ours]
 
-    def _actions_of(self, bound: BoundMachine[Any]) -> list[Action]:
+    def _actions_of(self, bound: Binding[Any]) -> list[Action]:
         edges = [(source, target) for source in bound.graph.edges for target in bound.graph.targets(source)]
         targets = {target for source, target in edges if bound.graph.transition(source, target).button}
         moves = [self._mover(bound, state) for state in bound.graph.states if state in targets]
         return moves + ([self._winder(bound, verb) for verb in VERBS.values()] if bound.is_timed else [])
 
-    def _action(self, bound: BoundMachine[Any], name: str, text: Callable[[], str], run: Action) -> Action:
+    def _action(self, bound: Binding[Any], name: str, text: Callable[[], str], run: Action) -> Action:
         def describe() -> str:  # when it is shown, in the language of the reader
             prefix = f"{capfirst(self.name_of(bound))}: " if len(self.machines) > 1 else ""
             return f"{prefix}{text()}".replace("%", "%%")  # Django formats it once more
@@ -55,7 +55,7 @@ class MachineActions(RowPages):
 
     # Moves
 
-    def _mover(self, bound: BoundMachine[Any], state: str) -> Action:
+    def _mover(self, bound: Binding[Any], state: str) -> Action:
         def text() -> str:
             return _("Move to %(state)s") % {"state": bound.label_of(state)}
 
@@ -65,7 +65,7 @@ class MachineActions(RowPages):
         return self._action(bound, f"move_to_{state}", text, run)
 
     def _move_rows(
-        self, request: HttpRequest, bound: BoundMachine[Any], state: str, queryset: models.QuerySet[Any]
+        self, request: HttpRequest, bound: Binding[Any], state: str, queryset: models.QuerySet[Any]
     ) -> HttpResponse | None:
         filled_in = "_confirm" in request.POST
         move = BulkMove(self, request, bound, state, queryset, read_seen(request) if filled_in else None)
@@ -138,14 +138,14 @@ class MachineActions(RowPages):
 
     # Clocks
 
-    def _winder(self, bound: BoundMachine[Any], verb: Verb) -> Action:
+    def _winder(self, bound: Binding[Any], verb: Verb) -> Action:
         def run(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
             self._wind(request, bound, verb, queryset)
             return None
 
         return self._action(bound, verb.name, lambda: str(verb.label), run)
 
-    def _wind(self, request: HttpRequest, bound: BoundMachine[Any], verb: Verb, queryset: models.QuerySet[Any]) -> None:
+    def _wind(self, request: HttpRequest, bound: Binding[Any], verb: Verb, queryset: models.QuerySet[Any]) -> None:
         done, left = 0, Counter[str]()
         rows = list(queryset.order_by("pk")[: self.bulk_limit + 1])
         if len(rows) > self.bulk_limit:

@@ -19,6 +19,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 
 from statemachine_fields.drawing.tones import tones_of
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.forms import arguments_of
@@ -65,30 +66,31 @@ class MachineAdmin(ModelAdmin):
             raise ImproperlyConfigured(f"{type(self).__name__}.state_colors: {error}") from error
 
     @cached_property
-    def machines(self) -> dict[str, BoundMachine[Any]]:
+    def machines(self) -> dict[str, Binding[Any]]:
         """The machines of the model by accessor, in the order of their columns."""
         found = machines_of(self.model)
         order = [field.name for field in self.model._meta.get_fields()]
         return dict(sorted(found.items(), key=lambda item: order.index(item[1].names.status)))
 
-    def name_of(self, bound: BoundMachine[Any]) -> str:
+    def name_of(self, bound: Binding[Any]) -> str:
         """Return what people call a machine: the name of its status column."""
         return str(bound.field.verbose_name)
 
-    def title_of(self, bound: BoundMachine[Any]) -> str:
+    def title_of(self, bound: Binding[Any]) -> str:
         return f"{capfirst(str(self.opts.verbose_name))}: {capfirst(self.name_of(bound))}"
 
     def get_state_colors(self, machine: BoundMachine[Any]) -> Mapping[str, str]:
         """Return the colours chosen for the states of one machine. Override it if two machines share names of states."""
-        return {state: color for state, color in self.state_colors.items() if state in machine.graph}
+        return {state: color for state, color in self.state_colors.items() if state in machine._meta.graph}
 
     @cached_property
     def _tones(self) -> dict[str, dict[str, str]]:
         return {
-            accessor: tones_of(bound.graph, self.get_state_colors(bound)) for accessor, bound in self.machines.items()
+            accessor: tones_of(bound.graph, self.get_state_colors(bound.face))
+            for accessor, bound in self.machines.items()
         }
 
-    def tones(self, bound: BoundMachine[Any]) -> dict[str, str]:
+    def tones(self, bound: Binding[Any]) -> dict[str, str]:
         """Return the colour of each state."""
         return self._tones[bound.accessor]
 
@@ -100,7 +102,7 @@ class MachineAdmin(ModelAdmin):
         :param obj: the row, or None if many rows are about to move, where `update` cannot be given.
         :param form: what was filled in, and is valid.
         """
-        return dict(arguments_of(machine, form))
+        return dict(arguments_of(machine._meta, form))
 
     @property
     def media(self) -> Media:
@@ -122,7 +124,7 @@ class MachineAdmin(ModelAdmin):
         filters: dict[str, Any] = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         return str(add_preserved_filters(filters, self.row_url("change", instance)))
 
-    def machine_or_404(self, accessor: str) -> BoundMachine[Any]:
+    def machine_or_404(self, accessor: str) -> Binding[Any]:
         if accessor not in self.machines:
             raise Http404(f"{self.opts.label} has no state machine {accessor!r}.")
         return self.machines[accessor]

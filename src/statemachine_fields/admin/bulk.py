@@ -17,12 +17,12 @@ from django.utils.translation import gettext as _
 
 from statemachine_fields.admin.badges import not_declared
 from statemachine_fields.admin.moves import NoteForm
+from statemachine_fields.db.batches import database_of
+from statemachine_fields.db.clock import read_instant
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.batches import database_of
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.forms import form_class, writes_the_row
-from statemachine_fields.machine.questions import read_instant
-from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -85,7 +85,7 @@ class BulkMove:
         self,
         model_admin: RowPages,
         request: HttpRequest,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         target: str,
         queryset: models.QuerySet[Any],
         seen: Seen | None = None,
@@ -206,7 +206,7 @@ class BulkMove:
     def run(self, form: forms.BaseForm) -> Outcome:
         """Move and log the rows that have not changed since they were seen, a transaction for every few hundred."""
         outcome = Outcome()
-        arguments = self.model_admin.get_transition_arguments(self.request, None, self.bound, self.target, form)
+        arguments = self.model_admin.get_transition_arguments(self.request, None, self.bound.face, self.target, form)
         keys = list(dict.fromkeys(self.queryset.using(self.using).values_list("pk", flat=True)))
         if self.seen is not None:
             outcome.changed = max(self.seen.total - len(keys), 0)  # gone, or no longer in the list
@@ -226,7 +226,7 @@ class BulkMove:
             locked = rows.select_for_update(no_key=features.has_select_for_no_key_update)
             found = {row.pk: row for row in locked}  # they stay so until the end, and are what is logged
             going = [key for key, row in found.items() if self._may_go(row, outcome)]
-            result = self.bound.bulk_transition(
+            result = self.bound.face.bulk_transition(
                 self._rows.filter(pk__in=going), self.target, user=self.request.user, **arguments
             )
             refused = {refusal.pk for refusal in result.refusals}

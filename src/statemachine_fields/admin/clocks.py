@@ -16,13 +16,13 @@ from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from statemachine_fields.admin.wording import as_text, day, in_words, time_tag
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
-from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
+from statemachine_fields.machine.binding import Binding
+from statemachine_fields.schedule.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-    from statemachine_fields.machine.policy import Clock
+    from statemachine_fields.schedule.policy import Schedule
 
 DAY = dt.timedelta(days=1)
 #: A row that is due for longer than this waits for a worker, and is said to.
@@ -40,12 +40,12 @@ class Verb:
     done: _StrPromise
     too_late: _StrPromise
     nothing: _StrPromise
-    run: Callable[[BoundMachine[Any], Any], bool]
+    run: Callable[[Binding[Any], Any], bool]
 
 
-def _run_now(bound: BoundMachine[Any], states: Any) -> bool:
+def _run_now(bound: Binding[Any], states: Any) -> bool:
     """Make a row due whose state has a handler. One that only waits for its time-out or deletion would wait on."""
-    clock: Clock | None = bound.clocks.get(states.current)
+    clock: Schedule | None = bound.schedules.get(states.current)
     if clock is not None and clock.runs and clock.handler is None:
         return False
     states.run_at()
@@ -103,7 +103,7 @@ class Reading:
     token: int
 
 
-def read_clock(bound: BoundMachine[Any], instance: models.Model) -> Reading:
+def read_clock(bound: Binding[Any], instance: models.Model) -> Reading:
     """Read the columns of the instance. No query."""
     clock = _Columns(bound, instance)
     return Reading(
@@ -116,7 +116,7 @@ def read_clock(bound: BoundMachine[Any], instance: models.Model) -> Reading:
     )
 
 
-def clock_line(bound: BoundMachine[Any], instance: models.Model) -> str | None:
+def clock_line(bound: Binding[Any], instance: models.Model) -> str | None:
     """Return what the clock says in a few words, for a column of the list; nothing if nothing is due."""
     clock = _Columns(bound, instance)
     if clock.next_at is None and not clock.is_leased and not clock.is_parked:
@@ -130,7 +130,7 @@ def clock_line(bound: BoundMachine[Any], instance: models.Model) -> str | None:
 class _Columns:
     """The columns of the clock, without their prefix, and what they mean by the policy of the row's state."""
 
-    def __init__(self, bound: BoundMachine[Any], instance: models.Model) -> None:
+    def __init__(self, bound: Binding[Any], instance: models.Model) -> None:
         names = bound.names
         self.bound = bound
         self.status: str = getattr(instance, names.status)
@@ -143,7 +143,7 @@ class _Columns:
         self.crashes: int = getattr(instance, names.crashes)
         self.error: str = getattr(instance, names.error)
         #: None for a state that is not declared, whose rows no worker takes.
-        self.policy: Clock | None = bound.clocks.get(self.status)
+        self.policy: Schedule | None = bound.schedules.get(self.status)
         self.upcoming = self._foresee()
 
     def _foresee(self) -> Upcoming | None:
@@ -229,7 +229,7 @@ class _Columns:
         return ["run_now"] if self.policy.handler is not None else []
 
 
-def in_future(bound: BoundMachine[Any], upcoming: Upcoming) -> str:
+def in_future(bound: Binding[Any], upcoming: Upcoming) -> str:
     """Say what will happen, when, and where to. What is overdue happens as soon as a worker takes the row."""
     wait = upcoming.at - timezone.now()
     facts: dict[str, Any] = {"time": in_words(abs(wait)), "attempt": upcoming.attempt, "most": upcoming.of}

@@ -17,7 +17,7 @@ from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.clocks import clock_line
 from statemachine_fields.admin.filters import StateFilter
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
@@ -42,7 +42,7 @@ class MachineColumns(MachineAdmin):
                 )
         return columns
 
-    def _heading(self, bound: BoundMachine[Any], text: _StrPromise) -> _StrPromise:
+    def _heading(self, bound: Binding[Any], text: _StrPromise) -> _StrPromise:
         """Return what a column is called: with the name of the machine, if there are several."""
         if len(self.machines) == 1:
             return text
@@ -50,9 +50,9 @@ class MachineColumns(MachineAdmin):
 
     def _column(
         self,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         name: str,
-        show: Callable[[BoundMachine[Any], models.Model], str | None],
+        show: Callable[[Binding[Any], models.Model], str | None],
         description: str | _StrPromise,
     ) -> Column:
         def column(row: models.Model) -> str | None:
@@ -63,7 +63,7 @@ class MachineColumns(MachineAdmin):
         column.admin_order_field = name  # type: ignore[attr-defined]
         return column
 
-    def _badge(self, bound: BoundMachine[Any], row: models.Model) -> str:
+    def _badge(self, bound: Binding[Any], row: models.Model) -> str:
         return badge(bound, getattr(row, bound.names.status), self.tones(bound))
 
     def _shown(self, names: Iterable[Any]) -> list[Any]:

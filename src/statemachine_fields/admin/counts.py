@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.formats import number_format
 
 from statemachine_fields.db.counting import count_each, count_each_and_find
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 CACHE = "_statemachine_counts"
 
 
-def count_states(
-    model_admin: ModelAdmin[Any], request: HttpRequest, bound: BoundMachine[Any], limit: int
-) -> dict[str, int]:
+def count_states(model_admin: ModelAdmin[Any], request: HttpRequest, bound: Binding[Any], limit: int) -> dict[str, int]:
     """Return how many rows that the user may see are in each state; `limit` and one for more than `limit`.
 
     First the declared states, and after them others that there are such rows in. One query, and one more if there are.
@@ -30,7 +28,9 @@ def count_states(
     cache: dict[str, dict[str, int]] = vars(request).setdefault(CACHE, {})
     if str(bound) not in cache:
         rows = model_admin.get_queryset(request).order_by()
-        counts, others = count_each_and_find(_by_state(bound, rows, bound.graph.states), limit, bound.other_values())
+        counts, others = count_each_and_find(
+            _by_state(bound, rows, bound.graph.states), limit, bound.questions.other_values()
+        )
         if others:
             undeclared = count_each(_by_state(bound, rows, others), limit)
             counts |= {state: number for state, number in undeclared.items() if number}
@@ -39,7 +39,7 @@ def count_states(
 
 
 def _by_state(
-    bound: BoundMachine[Any], rows: models.QuerySet[Any], states: Iterable[str]
+    bound: Binding[Any], rows: models.QuerySet[Any], states: Iterable[str]
 ) -> dict[str, models.QuerySet[Any]]:
     return {state: rows.filter(**{bound.names.status: state}) for state in states}
 

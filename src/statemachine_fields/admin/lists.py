@@ -16,7 +16,7 @@ from statemachine_fields.admin.filters import COUNT_LIMIT
 from statemachine_fields.admin.graphs import draw_graph
 from statemachine_fields.admin.templates import show_in
 from statemachine_fields.drawing.svg import Marks
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MachineLists(MachineAdmin):
             show_in(response, "rows.html", {"machine_overviews": overviews})
         return response
 
-    def _overview(self, request: HttpRequest, bound: BoundMachine[Any], changelist: Any) -> Overview:
+    def _overview(self, request: HttpRequest, bound: Binding[Any], changelist: Any) -> Overview:
         counts = count_states(self, request, bound, self.count_limit)
         lookup = f"{bound.names.status}__exact"
         marks = Marks(

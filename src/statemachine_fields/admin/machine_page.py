@@ -32,11 +32,11 @@ from statemachine_fields.admin.graphs import draw_graph
 from statemachine_fields.admin.stuck import LEAST, Rule, Spared, Stuck, find_stuck
 from statemachine_fields.admin.wording import as_text, in_words, since, time_tag
 from statemachine_fields.db.durations import sorts_ids_by_time
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.drawing.svg import Marks
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.questions import ID_SLACK, Durations
-from statemachine_fields.machine.rows import all_rows
 
 Move: TypeAlias = tuple[str, str]
 
@@ -127,7 +127,7 @@ class MachinePage(MachineAdmin):
         days, now = read_days(request), timezone.now()
         window = dt.timedelta(days=days)
         rows = self.get_queryset(request)
-        durations = bound.durations(since=now - window, using=rows.db)
+        durations = bound.face.durations(since=now - window, using=rows.db)
         moves = count_moves(bound, now - window, rows.db)
         limit: int = getattr(self, "count_limit", COUNT_LIMIT)
         found = find_stuck(bound, rows, durations.states, moves, window=window, now=now, count_limit=limit)
@@ -155,7 +155,7 @@ class MachinePage(MachineAdmin):
 
     # How long rows stay
 
-    def _chart(self, bound: BoundMachine[Any], durations: Durations) -> SafeString:
+    def _chart(self, bound: Binding[Any], durations: Durations) -> SafeString:
         tones = self.tones(bound)
         bars = [
             Bar(
@@ -169,7 +169,7 @@ class MachinePage(MachineAdmin):
         title, description = _("How long rows stay in each state"), _("The table beside it has the same numbers.")
         return mark_safe(draw_bars(bars, title=title, description=description))  # noqa: S308 - draw_bars() escapes
 
-    def _stay_lines(self, bound: BoundMachine[Any], durations: Durations) -> list[StayLine]:
+    def _stay_lines(self, bound: Binding[Any], durations: Durations) -> list[StayLine]:
         tones = self.tones(bound)
         return [
             StayLine(badge(bound, state, tones), grouped(stay.count), *map(_short, (stay.median, stay.p95)))
@@ -179,7 +179,7 @@ class MachinePage(MachineAdmin):
     # Which moves they make
 
     def _weighted_graph(
-        self, request: HttpRequest, bound: BoundMachine[Any], moves: Mapping[Move, int], limit: int
+        self, request: HttpRequest, bound: Binding[Any], moves: Mapping[Move, int], limit: int
     ) -> SafeString:
         counts = count_states(self, request, bound, limit)
         marks = Marks(
@@ -192,7 +192,7 @@ class MachinePage(MachineAdmin):
             bound, [(state, marks.notes[state], marks.links[state]) for state in counts if state not in bound.graph]
         )
 
-    def _move_lines(self, bound: BoundMachine[Any], moves: Mapping[Move, int], durations: Durations) -> list[MoveLine]:
+    def _move_lines(self, bound: Binding[Any], moves: Mapping[Move, int], durations: Durations) -> list[MoveLine]:
         """Return the moves, the most used first, and those that are declared and that nobody made after them."""
         tones = self.tones(bound)
         declared = [(source, target) for source in bound.graph.states for target in bound.graph.targets(source)]
@@ -211,7 +211,7 @@ class MachinePage(MachineAdmin):
 
     # Which are stuck
 
-    def _stuck_group(self, bound: BoundMachine[Any], stuck: Stuck, limit: int) -> StuckGroup:
+    def _stuck_group(self, bound: Binding[Any], stuck: Stuck, limit: int) -> StuckGroup:
         status, changed_at = bound.names.status, bound.names.changed_at
         filters = {f"{status}__exact": stuck.state}
         if stuck.rule is not Rule.JAMMED:
@@ -224,7 +224,7 @@ class MachinePage(MachineAdmin):
             url=self._list_url(filters),
         )
 
-    def _stuck_row(self, bound: BoundMachine[Any], row: Any) -> StuckRow:
+    def _stuck_row(self, bound: Binding[Any], row: Any) -> StuckRow:
         entered_at = getattr(row, bound.names.changed_at)
         error = getattr(row, bound.names.error) if bound.is_timed else ""
         return StuckRow(
@@ -237,7 +237,7 @@ class MachinePage(MachineAdmin):
 
     # What workers did
 
-    def _statistics_url(self, request: HttpRequest, bound: BoundMachine[Any]) -> str:
+    def _statistics_url(self, request: HttpRequest, bound: Binding[Any]) -> str:
         """Return the address of the machine's run statistics, if there are some that the user may see."""
         if not bound.is_timed or not apps.is_installed(WORKER_APP):
             return ""
@@ -260,7 +260,7 @@ def window_name(days: int) -> str:
     return ngettext("%(number)d day", "%(number)d days", days) % {"number": days}
 
 
-def count_moves(bound: BoundMachine[Any], since: dt.datetime, using: str) -> dict[Move, int]:
+def count_moves(bound: Binding[Any], since: dt.datetime, using: str) -> dict[Move, int]:
     """Return how often each move was made from an instant on, first moves of rows too. One query."""
     records: Any = all_rows(bound.transition_model, using).filter(transitioned_at__gte=since)
     if sorts_ids_by_time(connections[using]):  # then the key finds them

@@ -22,7 +22,7 @@ from statemachine_fields.exceptions import (
     StateMachineError,
     TransitionBlocked,
 )
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.context import described
 from statemachine_fields.machine.forms import form_class, writes_the_row
 from statemachine_fields.machine.graph import Transition
@@ -58,7 +58,7 @@ class Choice:
     is_dangerous: bool
 
 
-def choices_for(bound: BoundMachine[Any], instance: models.Model, user: Any) -> list[Choice]:
+def choices_for(bound: Binding[Any], instance: models.Model, user: Any) -> list[Choice]:
     """Return a button for each move out of the row's state that is made by hand, in the order declared, the dangerous ones
     after the others."""
     states = getattr(instance, bound.accessor)
@@ -75,18 +75,18 @@ def choices_for(bound: BoundMachine[Any], instance: models.Model, user: Any) -> 
     return sorted(choices, key=lambda choice: choice.is_dangerous)
 
 
-def why_no_button(bound: BoundMachine[Any], state: str) -> str:
+def why_no_button(bound: Binding[Any], state: str) -> str:
     """Say why there is nothing to press for a row in a state."""
     if bound.graph.is_terminal(state):
         return pgettext("state machine", "This is an end: no move leads out of it.")
     return _("No move out of this state is made by hand.")
 
 
-def button_text(bound: BoundMachine[Any], transition: Transition) -> str:
+def button_text(bound: Binding[Any], transition: Transition) -> str:
     return str(transition.label) or _("Move to %(state)s") % {"state": bound.label_of(transition.to)}
 
 
-def what_to_do_with_a_stray(bound: BoundMachine[Any], state: str) -> str:
+def what_to_do_with_a_stray(bound: Binding[Any], state: str) -> str:
     """Say what is wrong with a row whose state is not declared, and the ways out."""
     advice = _(
         "No move leads out of it, and no worker takes the row. Declare the state again, or let a program move the row with "
@@ -102,7 +102,7 @@ class RowMove:
         self,
         model_admin: RowPages,
         request: HttpRequest,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         instance: models.Model,
     ) -> None:
         self.model_admin = model_admin
@@ -211,7 +211,7 @@ class RowMove:
 
     def _arguments(self, form: forms.BaseForm) -> dict[str, Any]:
         arguments = self.model_admin.get_transition_arguments(
-            self.request, self.instance, self.bound, self.target, form
+            self.request, self.instance, self.bound.face, self.target, form
         )
         if note := self.carried_note(form):
             arguments["metadata"] = {"note": note, **arguments.get("metadata", {})}
@@ -303,7 +303,7 @@ def _not_moved(label: str, why: str) -> str:
     return _("“%(row)s” was not moved: %(why)s") % {"row": label, "why": why}
 
 
-def moved_message(bound: BoundMachine[Any], source: str, target: str) -> str:
+def moved_message(bound: Binding[Any], source: str, target: str) -> str:
     """Return what the admin's log says of a move."""
     return _("Moved from %(from)s to %(to)s.") % {"from": bound.label_of(source), "to": bound.label_of(target)}
 

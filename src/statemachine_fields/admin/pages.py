@@ -36,7 +36,7 @@ from statemachine_fields.admin.templates import show_in
 from statemachine_fields.admin.wording import in_words, since, time_tag
 from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 #: How many moves back the path on the graph of a row goes.
 PATH_LENGTH = 1000
@@ -46,7 +46,7 @@ PATH_LENGTH = 1000
 class Panel:
     """What the page of a row shows of one machine."""
 
-    bound: BoundMachine[Any]
+    bound: Binding[Any]
     name: str
     badge: str
     since: str
@@ -112,7 +112,7 @@ class RowPages(MachineAdmin):
             show_in(response, "row.html", {"machine_panels": panels})
         return response
 
-    def _panel(self, request: HttpRequest, bound: BoundMachine[Any], obj: models.Model) -> Panel:
+    def _panel(self, request: HttpRequest, bound: Binding[Any], obj: models.Model) -> Panel:
         state: str = getattr(obj, bound.names.status)
         changed_at = getattr(obj, bound.names.changed_at)
         can_move = self.has_move_permission(request, obj)
@@ -137,7 +137,7 @@ class RowPages(MachineAdmin):
             machine_url=self.page_url("machine", bound.accessor),
         )
 
-    def _graph(self, bound: BoundMachine[Any], obj: models.Model, state: str, tones: dict[str, str]) -> SafeString:
+    def _graph(self, bound: Binding[Any], obj: models.Model, state: str, tones: dict[str, str]) -> SafeString:
         recent = list(getattr(obj, bound.accessor).history.values_list("from_status", "to_status")[:PATH_LENGTH])
         marks = Marks(current=state, path=list(dict.fromkeys(reversed(recent))), tones=tones)
         return draw_graph(bound.graph, marks, self.title_of(bound))
@@ -267,7 +267,7 @@ class RowPages(MachineAdmin):
 
     # All of them
 
-    def _row_to_change(self, request: HttpRequest, object_id: str, accessor: str) -> tuple[BoundMachine[Any], Any]:
+    def _row_to_change(self, request: HttpRequest, object_id: str, accessor: str) -> tuple[Binding[Any], Any]:
         bound, obj = self.machine_or_404(accessor), self.row_or_404(request, object_id)
         if not self.has_move_permission(request, obj):
             raise PermissionDenied

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 from statemachine_fields.admin.badges import badge
 from statemachine_fields.admin.wording import as_json, as_text, in_words, since, time_tag, who
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 #: The parameter of a page: the number of the move after the first one that it shows.
 BEFORE = "before"
@@ -56,7 +56,7 @@ class Story:
 class StoryReader:
     """Reads pages of the history of one row. The number of a move finds it, so no page costs more than another."""
 
-    def __init__(self, bound: BoundMachine[Any], instance: models.Model, tones: Mapping[str, str], length: int) -> None:
+    def __init__(self, bound: Binding[Any], instance: models.Model, tones: Mapping[str, str], length: int) -> None:
         self.bound = bound
         self.instance = instance
         self.tones = tones

@@ -12,11 +12,11 @@ from django.db import models
 from django.db.models import Q
 
 from statemachine_fields.db.counting import count_each, first_of_each
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.policy import Clock
     from statemachine_fields.machine.questions import Duration
+    from statemachine_fields.schedule.policy import Schedule
 
 #: How many rows of each state are shown.
 SHOWN = 5
@@ -81,7 +81,7 @@ class _Suspicion:
 
 
 def find_stuck(
-    bound: BoundMachine[Any],
+    bound: Binding[Any],
     rows: models.QuerySet[Any],
     stays: Mapping[str, Duration],
     moves: Mapping[tuple[str, str], int],
@@ -128,9 +128,7 @@ def find_stuck(
 class _Search:
     """The questions about the rows of each state."""
 
-    def __init__(
-        self, bound: BoundMachine[Any], rows: models.QuerySet[Any], window: dt.timedelta, now: dt.datetime
-    ) -> None:
+    def __init__(self, bound: Binding[Any], rows: models.QuerySet[Any], window: dt.timedelta, now: dt.datetime) -> None:
         self.bound, self.rows, self.window, self.now = bound, rows, window, now
         self.names = bound.names
 
@@ -139,14 +137,14 @@ class _Search:
         return policy.external and policy.timeout_after is None and not self.bound.graph.is_terminal(state)
 
     def has_handler(self, state: str) -> bool:
-        clock: Clock | None = self.bound.clocks.get(state)
+        clock: Schedule | None = self.bound.schedules.get(state)
         return clock is not None and clock.handler is not None
 
     def suspicion(self, state: str, stay: Duration | None) -> _Suspicion | None:
         """Return what makes a row of the state stuck, if anything does."""
         if self.bound.graph.is_terminal(state) or self.is_external(state):
             return None
-        clock: Clock | None = self.bound.clocks.get(state)
+        clock: Schedule | None = self.bound.schedules.get(state)
         its = _Suspicion(Rule.OLD, self.window, True)
         if stay is not None:
             its = _Suspicion(Rule.SLOW, max(stay.p95, LEAST), True)
@@ -185,7 +183,7 @@ class _Search:
 
 
 def _load(
-    bound: BoundMachine[Any],
+    bound: Binding[Any],
     rows: models.QuerySet[Any],
     found: Mapping[str, tuple[_Suspicion, models.QuerySet[Any], int]],
     now: dt.datetime,

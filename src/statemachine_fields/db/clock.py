@@ -7,11 +7,14 @@ from typing import Any
 
 from django.db import models
 from django.db.backends.signals import connection_created
+from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.query import Query
 from django.utils import timezone
 
 Compiled = tuple[str, list[Any]]
+
+MICROSECOND = datetime.timedelta(microseconds=1)
 
 # SYSDATE() is read when the value is written, the other two when the statement began.
 MYSQL = "(UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
@@ -60,6 +63,18 @@ class DatabaseClock(models.Func):
         if connection.connection is not None:
             make_ready(connection)
         return (f"{SQLITE}({SQLITE_DAY})", []) if self.plus is None else (f"{SQLITE}({SQLITE_DAY}, %s)", [self.plus])
+
+
+class StatementClock(Now):
+    """The database's clock for comparisons: one time for the whole statement, so that an index is searched by it."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        # Django's is the session's local time, and the columns are in UTC.
+        return DatabaseClock().as_mysql(compiler, connection, **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        # Django's is UTC, and the columns may be in local time.
+        return DatabaseClock().as_sqlite(compiler, connection, **context)
 
 
 class ComputedTime(models.ExpressionWrapper):  # type: ignore[type-arg]  # it takes none at run time
@@ -118,3 +133,29 @@ def stores_utc(connection: Any) -> bool:
 def local_now(connection: Any, plus: float | None = None) -> Any:
     """Return the time as Django would store it, by our own clock: these databases know no time zones by name."""
     return connection.ops.adapt_datetimefield_value(timezone.now() + datetime.timedelta(seconds=plus or 0))
+
+
+def read_instant(when: datetime.datetime, name: str) -> datetime.datetime:
+    """Return a datetime if it is aware where the project's are, and naive where they are, or raise ValueError."""
+    if not isinstance(when, datetime.datetime):
+        raise TypeError(f"{name} must be a datetime, got {when!r}.")
+    aware = timezone.is_aware(timezone.now())
+    if timezone.is_aware(when) == aware:
+        return when
+    if aware:
+        raise ValueError(
+            f"{name} must be an aware datetime, because USE_TZ is True, got {when!r}. "
+            "Use django.utils.timezone.make_aware(), which takes it for a time in the current time zone."
+        )
+    raise ValueError(
+        f"{name} must be a naive datetime, because USE_TZ is False, got {when!r}. "
+        "Use django.utils.timezone.make_naive()."
+    )
+
+
+def at_or_before(column: str, when: datetime.datetime) -> dict[str, datetime.datetime]:
+    """Return what filters for times of the database's clock that are not after an instant."""
+    # SQLite compares texts. Its clock writes '12:00:00.000000', Django writes a whole second as '12:00:00', which is less.
+    if when.microsecond == 0:
+        return {f"{column}__lt": when + MICROSECOND}
+    return {f"{column}__lte": when}

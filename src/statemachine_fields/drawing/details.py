@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from statemachine_fields.drawing.ranks import Move
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
@@ -27,7 +27,7 @@ class Details:
 NO_DETAILS = Details()
 
 
-def details_of(bound: BoundMachine[Any]) -> Details:
+def details_of(bound: Binding[Any]) -> Details:
     """Return what is declared of a machine besides its states and moves."""
     graph = bound.graph
     states = {state: said for state in graph.states if (said := tuple(_of_state(bound, state)))}
@@ -43,29 +43,29 @@ def details_of(bound: BoundMachine[Any]) -> Details:
     )
 
 
-def _of_state(bound: BoundMachine[Any], state: str) -> list[str]:
-    clock, declared, said = bound.clocks.get(state), bound.graph.states[state], []
-    if clock is not None and clock.handler is not None:
-        wait = f" after {spoken(clock.start_after)}" if clock.start_after else ""
-        said.append(f"{clock.handler.name}(){wait}")
+def _of_state(bound: Binding[Any], state: str) -> list[str]:
+    schedule, declared, said = bound.schedules.get(state), bound.graph.states[state], []
+    if schedule is not None and schedule.handler is not None:
+        wait = f" after {spoken(schedule.start_after)}" if schedule.start_after else ""
+        said.append(f"{schedule.handler.name}(){wait}")
     if declared.external:
         said.append("moved by others")
-    if clock is not None and clock.max_attempts is not None and clock.error_to is None:
-        said.append(f"parked after {_tries(clock.max_attempts)}")
-    if clock is not None and clock.delete_after is not None:
-        said.append(f"deleted after {spoken(clock.delete_after)}")
+    if schedule is not None and schedule.max_attempts is not None and schedule.error_to is None:
+        said.append(f"parked after {_tries(schedule.max_attempts)}")
+    if schedule is not None and schedule.delete_after is not None:
+        said.append(f"deleted after {spoken(schedule.delete_after)}")
     return said
 
 
-def _of_move(bound: BoundMachine[Any], source: str, target: str) -> list[str]:
-    clock, said = bound.clocks.get(source), []
-    if clock is not None and clock.timeout_to == target and clock.timeout_after is not None:
-        said.append(f"after {spoken(clock.timeout_after)}")
-    if clock is not None and clock.error_to == target:
+def _of_move(bound: Binding[Any], source: str, target: str) -> list[str]:
+    schedule, said = bound.schedules.get(source), []
+    if schedule is not None and schedule.timeout_to == target and schedule.timeout_after is not None:
+        said.append(f"after {spoken(schedule.timeout_after)}")
+    if schedule is not None and schedule.error_to == target:
         said.append(
             "if its worker dies again and again"
-            if clock.max_attempts is None
-            else f"after {_tries(clock.max_attempts)}"
+            if schedule.max_attempts is None
+            else f"after {_tries(schedule.max_attempts)}"
         )
     guards = [f"{name}()" for name, to in bound.guards.items() if to is None or target in to]
     if guards:

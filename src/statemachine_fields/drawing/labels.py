@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from statemachine_fields.machine.graph import State, StateGraph
+if TYPE_CHECKING:
+    from statemachine_fields.machine.graph import State, StateGraph
+
 
 # What XML, and so SVG, cannot hold in any way.
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

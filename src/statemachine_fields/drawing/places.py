@@ -18,15 +18,15 @@ BESIDE_A_LABEL = 10
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class StraightRun:
     """Nodes of consecutive layers on one straight line."""
 
     line: float = 0
     #: Which blocks come next on either side, and how far off at least.
-    left: dict[Block, float] = field(default_factory=dict)
-    right: dict[Block, float] = field(default_factory=dict)
+    left: dict[StraightRun, float] = field(default_factory=dict)
+    right: dict[StraightRun, float] = field(default_factory=dict)
     #: The lines of others that it would like to be on, and how much.
-    pulls: list[tuple[Block, float]] = field(default_factory=list)
+    pulls: list[tuple[StraightRun, float]] = field(default_factory=list)
 
 
 def place_across(layers: Layers) -> None:
@@ -74,7 +74,7 @@ def _weight(up: Node, down: Node, spine: set[tuple[Node, Node]]) -> float:
     return 2 if up.state is None or down.state is None else 1
 
 
-def _blocks(layers: Layers, spine: set[tuple[Node, Node]]) -> dict[Node, Block]:
+def _blocks(layers: Layers, spine: set[tuple[Node, Node]]) -> dict[Node, StraightRun]:
     """Join nodes that are to be on one line: one at most from the layer before, and no two such lines cross.
 
     As they do not cross, no block is on both sides of another.
@@ -92,10 +92,10 @@ def _blocks(layers: Layers, spine: set[tuple[Node, Node]]) -> dict[Node, Block]:
                 taken.add(up)
                 before[down] = up
                 kept.append(here)
-    block_of: dict[Node, Block] = {}
+    block_of: dict[Node, StraightRun] = {}
     for row in layers.rows:
         for node in row:
-            block_of[node] = block_of[before[node]] if node in before else Block()
+            block_of[node] = block_of[before[node]] if node in before else StraightRun()
     return block_of
 
 
@@ -106,7 +106,7 @@ def _off_middle(up: Node, down: Node) -> float:
     return abs(downs.index(down.index) - (len(downs) - 1) / 2) + abs(ups.index(up.index) - (len(ups) - 1) / 2)
 
 
-def _settle(blocks: list[Block]) -> None:
+def _settle(blocks: list[StraightRun]) -> None:
     """Move blocks to where they are pulled, as far as their neighbours let them."""
     order = _from_left_to_right(blocks)
     for block in order:
@@ -119,7 +119,7 @@ def _settle(blocks: list[Block]) -> None:
                 block.line = min(max(_middle(block.pulls), least), most)
 
 
-def _from_left_to_right(blocks: list[Block]) -> list[Block]:
+def _from_left_to_right(blocks: list[StraightRun]) -> list[StraightRun]:
     missing = {block: len(block.left) for block in blocks}
     order = [block for block in blocks if not missing[block]]
     for block in order:
@@ -130,7 +130,7 @@ def _from_left_to_right(blocks: list[Block]) -> list[Block]:
     return order
 
 
-def _middle(pulls: list[tuple[Block, float]]) -> float:
+def _middle(pulls: list[tuple[StraightRun, float]]) -> float:
     """Return the weighted median of the lines; between two that are equally strong, their mean."""
     lines = sorted((block.line, weight) for block, weight in pulls)
     half = sum(weight for _, weight in lines) / 2

@@ -63,7 +63,7 @@ def _ports(layers: Layers, half: Mapping[str, float]) -> dict[tuple[Node, End], 
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Crossing:
     """A line over the gap between two layers, and where in it it turns."""
 
     start: Point
@@ -71,7 +71,7 @@ class _Line:
     turn: float
 
 
-def _lines(layers: Layers, bands: Sequence[Point], ports: Mapping[tuple[Node, End], float]) -> dict[_Gap, _Line]:
+def _lines(layers: Layers, bands: Sequence[Point], ports: Mapping[tuple[Node, End], float]) -> dict[_Gap, _Crossing]:
     """Draw the lines of each gap. Of those that go the same way across, the foremost turns first: they keep apart."""
     ends: dict[_Gap, tuple[Point, Point]] = {}
     for move, path in layers.paths.items():
@@ -90,11 +90,11 @@ def _lines(layers: Layers, bands: Sequence[Point], ports: Mapping[tuple[Node, En
             start, end = ends[gap]
             room = end[0] - start[0]
             step = min(TURN, 0.4 * room / len(gaps))
-            lines[gap] = _Line(start, end, start[0] + room / 2 + (number - (len(gaps) - 1) / 2) * step)
+            lines[gap] = _Crossing(start, end, start[0] + room / 2 + (number - (len(gaps) - 1) / 2) * step)
     return lines
 
 
-def _route(layers: Layers, move: Move, bands: Sequence[Point], lines: Mapping[_Gap, _Line], outward: int) -> Route:
+def _route(layers: Layers, move: Move, bands: Sequence[Point], lines: Mapping[_Gap, _Crossing], outward: int) -> Route:
     back = move in layers.backward
     points: list[Point] = []
     label = None

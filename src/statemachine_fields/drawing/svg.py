@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -18,7 +19,9 @@ from statemachine_fields.drawing.routes import Point, Route
 from statemachine_fields.drawing.shapes import arrow, line, number, quote, rectangle
 from statemachine_fields.drawing.styles import INK, graph_css, standalone_css
 from statemachine_fields.drawing.tones import LIGHT, tones_of
-from statemachine_fields.machine.graph import StateGraph
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.graph import StateGraph
 
 __all__ = ["Marks", "draw_svg", "graph_css"]
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import cycle
+from typing import TYPE_CHECKING
 
-from statemachine_fields.machine.graph import StateGraph
+if TYPE_CHECKING:
+    from statemachine_fields.machine.graph import StateGraph
 
 
 @dataclass(frozen=True, slots=True)

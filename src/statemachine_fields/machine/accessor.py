@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
+from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.machine.context import read_metadata
-from statemachine_fields.machine.fields import row_label
-from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import Blocker
-from statemachine_fields.machine.kept import records_of_rows
-from statemachine_fields.machine.rows import all_rows
-from statemachine_fields.machine.timed import RowClock
+from statemachine_fields.machine.kept_history import records_of_rows
 from statemachine_fields.machine.transition import transition
+from statemachine_fields.schedule.policy import plain
+from statemachine_fields.schedule.rows import RowSchedule
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 
@@ -30,7 +29,7 @@ class StateMachineAccessor(Generic[M]):
 
     __slots__ = ("_bound", "_instance")
 
-    def __init__(self, bound: BoundMachine[M], instance: M) -> None:
+    def __init__(self, bound: Binding[M], instance: M) -> None:
         self._bound = bound
         self._instance = instance
 
@@ -71,7 +70,7 @@ class StateMachineAccessor(Generic[M]):
 
         :raises ValueError: the instant is naive although the project uses time zones, or the reverse.
         """
-        status = self._bound.status_as_of(when)
+        status = self._bound.questions.status_as_of(when)
         if self._instance.pk is None:
             return None
         using = router.db_for_read(self._bound.model, instance=self._instance)
@@ -164,18 +163,18 @@ class StateMachineAccessor(Generic[M]):
         :raises RowLeased: a worker is running the row. `StateMachineError` if nothing is ever due in its state.
         :raises RowMissing: the instance was never saved, or its row is gone.
         """
-        RowClock(self._bound, self._instance).run_at(when)
+        RowSchedule(self._bound, self._instance).run_at(when)
 
     def release(self) -> bool:
         """Take the row away from the worker that held it when the instance was loaded; False if it does not any more.
 
         The row is due at once, and whatever the worker still says of it is dropped. No crash is counted.
         """
-        return RowClock(self._bound, self._instance).release()
+        return RowSchedule(self._bound, self._instance).release()
 
     def resume(self) -> bool:
         """Put a parked row back on the clock, due at once and with all its tries before it; False if it is not parked."""
-        return RowClock(self._bound, self._instance).resume()
+        return RowSchedule(self._bound, self._instance).resume()
 
     async def arun_at(self, when: datetime.datetime | None = None) -> None:
         """As `run_at()`, without blocking the event loop."""

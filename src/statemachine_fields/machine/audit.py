@@ -16,15 +16,15 @@ from django.db.models.base import ModelBase
 from django.db.models.options import normalize_together
 from django.utils.translation import gettext_lazy as _
 
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.fields import RecordedStatusField, TimeOrderedUUIDField
-from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     import datetime
     import uuid
 
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 
@@ -34,16 +34,8 @@ if TYPE_CHECKING:
         class Meta:
             abstract = True
 
-else:
-
-    class RecordOf(models.Model):
-        """Generic for type checkers only: a base that is no model would be written into every user's migrations."""
-
-        class Meta:
-            abstract = True
-
-        def __class_getitem__(cls, item: object) -> type[RecordOf]:
-            return cls
+else:  # a base that is no model would be written into every user's migrations
+    RecordOf = {M: models.Model}
 
 
 class StateTransition(RecordOf[M]):
@@ -72,7 +64,10 @@ class StateTransition(RecordOf[M]):
         metadata = models.JSONField(default=dict, blank=True, encoder=DjangoJSONEncoder, editable=False)
         sequence = models.IntegerField(editable=False)
 
-    class Meta(RecordOf.Meta):
+        def __class_getitem__(cls, item: object) -> type[StateTransition]:
+            return cls
+
+    class Meta:
         abstract = True
 
     def __str__(self) -> str:
@@ -102,7 +97,7 @@ class StateTransition(RecordOf[M]):
         super().save(force_insert=True, using=using)
 
 
-def build_audit_model(bound: BoundMachine[M]) -> type[StateTransition[M]] | None:
+def build_audit_model(bound: Binding[M]) -> type[StateTransition[M]] | None:
     """Create the audit model of a machine beside the model it belongs to; None if the name is taken."""
     model, machine = bound.model, bound.machine
     meta = model._meta

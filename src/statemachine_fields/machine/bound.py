@@ -1,234 +1,91 @@
-"""`Order.states`: the machine as one concrete class has it."""
+"""`Order.states`: what people may ask and tell a machine as one class has it. What it is made of is in `binding`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.apps import apps
 from django.db import models
-from django.db.models.base import ModelState
-
-from statemachine_fields.db.columns import FEATURES, Table
-from statemachine_fields.db.expressions import PendingStatus
-from statemachine_fields.drawing.details import NO_DETAILS, details_of
-from statemachine_fields.exceptions import UnrecordedStatusChange
-from statemachine_fields.machine.bulk import BulkResult, BulkTransitioner
-from statemachine_fields.machine.diagram import draw
-from statemachine_fields.machine.fields import StatusField, row_label
-from statemachine_fields.machine.guards import collect_guards
-from statemachine_fields.machine.handlers import Handler, collect_handlers
-from statemachine_fields.machine.history_import import HistoryImports
-from statemachine_fields.machine.initial import InitialRecorder
-from statemachine_fields.machine.judge import Judge
-from statemachine_fields.machine.listeners import is_made_plainly
-from statemachine_fields.machine.policy import Clock
-from statemachine_fields.machine.questions import Questions
-from statemachine_fields.machine.rows import all_rows
-from statemachine_fields.machine.settling import Pending
-from statemachine_fields.machine.timed import ClockQuestions
-from statemachine_fields.machine.updates import is_expression
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
-    from statemachine_fields.machine.descriptor import StateMachine
-    from statemachine_fields.machine.plan import Plan
+    from statemachine_fields.machine.binding import Binding
+    from statemachine_fields.machine.bulk import BulkResult
+    from statemachine_fields.machine.history_import import ImportResult
+    from statemachine_fields.machine.questions import Durations
 
 M = TypeVar("M", bound=models.Model)
 
 
-class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
+class BoundMachine(Generic[M]):
     """A machine bound to the model whose table has its columns. Proxies and multi-table children share it.
 
-    What it returns is a copy or immutable: nobody can change the graph through it.
+    What it returns is a copy or immutable: nobody can change the graph through it. `str()` gives its name, as
+    `shop.Order.states`.
     """
 
-    def __init__(self, machine: StateMachine, model: type[M], field: StatusField) -> None:
-        from statemachine_fields import checks  # noqa: F401 - registers them, even if the app is not installed
-        from statemachine_fields.machine.audit import build_audit_model  # needs the app registry
+    __slots__ = ("_meta",)
 
-        self.machine = machine
-        self.model = model
-        self.field = field
-        self.graph = machine.graph
-        self.names = machine.names
-        self.accessor = field.accessor
-        self.columns = machine.columns_of(model, field.accessor)
-        for column in self.columns:
-            model._meta.get_field(column).bound = self  # type: ignore[union-attr]
-        self.guards = MappingProxyType(collect_guards(model, machine, self.accessor))
-        #: Whether records outlive their row, whose key may then be used again.
-        self.keeps_history = machine.history_on_delete is models.DO_NOTHING
-        self.is_timed = len(self.columns) > len(self.names.columns)
-        handlers = collect_handlers(model, machine, self.accessor)  # also where it finds only what is wrong with them
-        self.clocks = MappingProxyType(self._set_clocks(handlers) if self.is_timed else {})
-        #: The attribute that has the key of the row with the machine's columns.
-        self.key_name: str = model._meta.pk.attname
-        self.judge = Judge(self)
-        self.plans: dict[tuple[Any, ...], Plan] = {}
-        self.audit_model = build_audit_model(self)
-        if self.audit_model is not None:
-            self.table = self._describe_table(self.audit_model)
+    def __init__(self, binding: Binding[M]) -> None:
+        self._meta = binding
 
     def __str__(self) -> str:
-        return f"{self.model._meta.label}.{self.accessor}"
+        return str(self._meta)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return find_machine, (self.model._meta.label, self.accessor)
+        return getattr, (self._meta, "face")
+
+    @property
+    def model(self) -> type[M]:
+        """The model whose table has the machine's columns."""
+        return self._meta.model
+
+    @property
+    def accessor(self) -> str:
+        """The attribute under which the model has the machine."""
+        return self._meta.accessor
 
     @property
     def states(self) -> list[tuple[str, str]]:
         """The states as `(value, label)` pairs, in the order declared, labels in the active language."""
-        return [(state.value, str(state.label)) for state in self.graph.states.values()]
+        return [(state.value, str(state.label)) for state in self._meta.graph.states.values()]
 
     @property
     def initial(self) -> str:
         """The state of new rows."""
-        return self.graph.initial
+        return self._meta.graph.initial
 
     @property
     def transitions(self) -> dict[str, list[str]]:
         """The states that each state may move to, as declared."""
-        return {source: list(targets) for source, targets in self.graph.edges.items()}
+        return {source: list(targets) for source, targets in self._meta.graph.edges.items()}
 
     @property
     def terminal_states(self) -> tuple[str, ...]:
         """The states that no move leads out of."""
-        return self.graph.terminal_states
+        return self._meta.graph.terminal_states
 
     @property
     def transition_model(self) -> type[StateTransition[M]]:
         """The audit model."""
-        if self.audit_model is None:
-            raise AttributeError(
-                f"{self} has no audit model: the name {self.names.audit_model(self.model.__name__)!r} is taken by "
-                "another model of the app. Run `manage.py check`."
-            )
-        return self.audit_model
-
-    def label_of(self, state: str) -> str:
-        """Return a state's label in the active language, or the value itself if it is no longer declared."""
-        return str(self.graph.states[state].label) if state in self.graph else state
+        return self._meta.transition_model
 
     def diagram(self, format: str = "mermaid", *, details: bool = False) -> str:
         """Return a drawing of the machine: `mermaid`, `dot`, `markdown` or `svg`, labels in the active language.
 
         :param details: also say what happens by itself: handlers, guards, time-outs, failures, deletion.
         """
-        return draw(self.graph, format, title=str(self), details=details_of(self) if details else NO_DETAILS)
+        from statemachine_fields.drawing.details import NO_DETAILS, details_of
+        from statemachine_fields.drawing.diagram import draw
 
-    def key_of(self, instance: models.Model) -> Any:
-        """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""
-        return getattr(instance, self.key_name)
-
-    def settle(self, pending: Pending) -> PendingStatus:
-        """Return what a `save()` writes for a status that is already recorded."""
-        pending.was_saved = True
-        return PendingStatus(
-            field=self.field,
-            sequence_column=self.names.sequence,
-            status=pending.status,
-            sequence=pending.sequence,
-            record_pk=self.transition_model._meta.pk,
-            record_id=pending.record_id,
+        return draw(
+            self._meta.graph, format, title=str(self), details=details_of(self._meta) if details else NO_DETAILS
         )
-
-    def _set_clocks(self, handlers: Mapping[str, Handler]) -> dict[str, Clock]:
-        return {
-            value: Clock.of(value, state, handlers.get(value), self.machine.queue)
-            for value, state in self.graph.states.items()
-        }
-
-    def entry_delay(self, state: str, after: float | None = None) -> float | None:
-        """Return in how many seconds a row that enters the state is due; None for never."""
-        return self.clocks[state].entry_delay(after) if self.is_timed else None
-
-    def _describe_table(self, audit_model: type[StateTransition[M]]) -> Table:
-        """Return what the machine's columns and its audit table are called in the database."""
-        meta, audit = self.model._meta, audit_model._meta
-        return Table(
-            name=meta.db_table,
-            key=str(meta.pk.column),
-            audit=audit.db_table,
-            columns={
-                column: getattr(self.names, column)
-                for feature, columns in FEATURES.items()
-                if feature == "machine" or self.is_timed
-                for column in columns
-            },
-            key_field=meta.pk,
-            id_field=audit.pk,
-            time_field=audit.get_field("transitioned_at"),
-        )
-
-    def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
-        if not record:
-            return {}
-        unknown = set(record) - self.record_fields
-        if unknown:
-            raise TypeError(
-                f"{self}: record= names {', '.join(sorted(unknown))}, but transition_base adds "
-                f"{', '.join(sorted(self.record_fields)) or 'nothing'}. Nothing was written."
-            )
-        return dict(record)
-
-    @cached_property
-    def _extra_fields(self) -> tuple[Any, ...]:
-        """The fields that `transition_base` added to the audit table."""
-        base = self.machine.transition_base
-        names = () if base is None else [field.name for field in base._meta.local_fields]
-        fields: list[Any] = [self.transition_model._meta.get_field(name) for name in names]
-        return tuple(field for field in fields if not field.generated)
-
-    @cached_property
-    def extra_columns(self) -> tuple[str, ...]:
-        return tuple(field.column for field in self._extra_fields)
-
-    @cached_property
-    def record_fields(self) -> frozenset[str]:
-        return frozenset(field.name for field in self._extra_fields)
-
-    def draft_record(
-        self, record: Mapping[str, Any], connection: Any
-    ) -> tuple[StateTransition[M] | None, tuple[Any, ...] | None]:
-        """Return a record with the added fields filled, and their values ready for the database.
-
-        The values are None if the database is to compute one of them, which our statement cannot ask for.
-        """
-        if not self._extra_fields:
-            return None, ()
-        draft = self.build_record(**record)
-        values = [field.pre_save(draft, True) for field in self._extra_fields]
-        if any(is_expression(value) for value in values):
-            return draft, None
-        pairs = zip(self._extra_fields, values, strict=True)
-        return draft, tuple(field.get_db_prep_save(value, connection) for field, value in pairs)
-
-    def load_record(
-        self, instance: M, using: str, values: dict[str, Any], draft: StateTransition[M] | None, *, adding: bool
-    ) -> StateTransition[M]:
-        """Return an audit row as if read from the database, or as it is to be inserted."""
-        model = self.transition_model
-        made: StateTransition[M]
-        if draft is not None:
-            made = draft
-            vars(made).update(values)
-        elif adding or not is_made_plainly(model):
-            made = self.build_record(**values)
-        else:  # what __init__() would do, were it not asked so often
-            made = model.__new__(model)
-            vars(made).update(values, _state=ModelState())
-        state = made._state
-        state.adding, state.db = adding, using
-        state.fields_cache["instance"] = instance
-        return made
 
     def bulk_transition(
         self,
@@ -250,7 +107,9 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         :param record: values for the fields that `transition_base` added to the audit table.
         :param user: who moves the rows. Their permission is asked, and they are recorded as `actor`.
         """
-        return BulkTransitioner(self, queryset, to_status, metadata, batch_size, user, record).run()
+        from statemachine_fields.machine.bulk import BulkTransitioner
+
+        return BulkTransitioner(self._meta, queryset, to_status, metadata, batch_size, user, record).run()
 
     async def abulk_transition(
         self,
@@ -273,40 +132,150 @@ class BoundMachine(Questions[M], ClockQuestions[M], HistoryImports[M]):
         For rows that no `save()` inserted: those of `bulk_create()`, and those that were there before the machine was.
         Rows that have moved or been recorded are left alone, so it can be repeated. One transaction for each batch.
         """
-        return InitialRecorder(self, queryset, batch_size).run()
+        from statemachine_fields.machine.initial_records import InitialRecorder
+
+        return InitialRecorder(self._meta, queryset, batch_size).run()
 
     async def arecord_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
         """As `record_initial()`, without blocking the event loop."""
         return await sync_to_async(self.record_initial)(queryset, batch_size=batch_size)
 
-    def build_record(self, **values: Any) -> StateTransition[M]:
-        """Return a new audit row, not yet written."""
-        audit: Any = self.transition_model  # the stubs cannot know the fields of a class made at run time
-        record: StateTransition[M] = audit(**values)
-        return record
+    def import_history(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        gaps: Literal["refuse", "record"] = "refuse",
+        past_states: Collection[str] = (),
+        batch_size: int = 1000,
+        progress: Callable[[ImportResult], None] | None = None,
+        using: str | None = None,
+    ) -> ImportResult:
+        """Write what happened to rows before the machine was there, and return how many got it and which did not.
 
-    def meet_existing_row(self, instance: models.Model, using: str) -> None:
-        """Bring an instance that was made by hand up to the row it has been saved to, or refuse to move that row."""
-        rows = all_rows(self.model, using).filter(pk=self.key_of(instance))
-        columns: dict[str, Any] = rows.values(*self.columns).first() or {}
-        given = getattr(instance, self.names.status)
-        if given not in (self.initial, columns.get(self.names.status)):
-            was = columns.get(self.names.status)
-            raise UnrecordedStatusChange(row_label(instance), self.names.status, self.accessor, was, given)
-        vars(instance).update(columns)
-        self.field.assignments.forget(instance)
+        Each entry is a dict: `key`, `to_status` (or `to`), `at`, and, if known, `from_status` (or `from`), `metadata` and
+        `record` (values for the fields of `transition_base`). The entries of a key follow each other, by time. Without `from_status` an entry
+        says where the row was; if it was there already, that is no move. `rows` is read once and may be a generator: the
+        entries of one key at a time are in memory.
 
-    def record_first(self, rows: Iterable[tuple[Any, str, Any]], using: str, number: int = 1) -> None:
-        """Write the first transition of rows whose counter says that they have it, from their key, status and time."""
-        all_rows(self.transition_model, using).bulk_create(
-            self.build_record(
-                instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=number
-            )
-            for key, status, changed_at in rows
+        One transaction for each key, in which the row is locked. The last entry leads to the row's status, and
+        `changed_at` becomes its time; where the row has moved since, it leads to where that began, and the numbers of
+        those records go up. What does not fit together is refused with the reason, nothing is written for that key, and
+        the others go on. Rows that have these records already are skipped, so it can be repeated. Guards are not asked,
+        and no signal is sent. The metadata of each record says `imported`.
+
+        :param gaps: with `"record"`, what is missing between two entries, or after the last, becomes a record whose
+            metadata says `gap`. Otherwise the row is refused.
+        :param past_states: states that history may name although they are not declared any more.
+        :param batch_size: how many records one INSERT has at most.
+        :param progress: called with the result so far, after each key.
+        :param using: the database, if not the one that the router chooses.
+        :raises TypeError: an entry is not what is described here. So does `ValueError`, for an `at` without a time zone.
+            Keys that came before keep their history.
+        """
+        from statemachine_fields.machine.history_import import HistoryImporter
+
+        return HistoryImporter(self._meta, rows, gaps, past_states, batch_size, progress, using).run()
+
+    async def aimport_history(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        gaps: Literal["refuse", "record"] = "refuse",
+        past_states: Collection[str] = (),
+        batch_size: int = 1000,
+        progress: Callable[[ImportResult], None] | None = None,
+        using: str | None = None,
+    ) -> ImportResult:
+        """As `import_history()`, without blocking the event loop. `rows` is read in the thread that writes."""
+        return await sync_to_async(self.import_history)(
+            rows, gaps=gaps, past_states=past_states, batch_size=batch_size, progress=progress, using=using
         )
 
+    def in_state(self, *states: str) -> models.QuerySet[M]:
+        """Return the rows that are in one of the states.
 
-def find_machine(label: str, accessor: str) -> BoundMachine[Any]:
-    """Return a machine by its name: how one is pickled."""
-    machine: BoundMachine[Any] = getattr(apps.get_model(label), accessor)
-    return machine
+        :raises UnknownState: one of them is not declared. `ValueError` if none is named.
+        """
+        return self._meta.questions.in_state(*states)
+
+    def undeclared_states(self, *, using: str | None = None) -> list[str]:
+        """Return the states that rows are in although the machine does not declare them, sorted; at most 100.
+
+        No move leads out of such a state, and no worker takes its rows: they came there past the machine, or before the
+        state was removed from the code. Declare it again, or move them on with `force_transition_to()`. The index on the
+        status column answers, however large the table is.
+
+        :param using: the database, if not the one that the router chooses.
+        """
+        return self._meta.questions.undeclared_states(using)
+
+    async def aundeclared_states(self, *, using: str | None = None) -> list[str]:
+        """As `undeclared_states()`, without blocking the event loop."""
+        return await sync_to_async(self.undeclared_states)(using=using)
+
+    def as_of(self, when: datetime.datetime) -> models.QuerySet[M]:
+        """Return all rows with the status they had at an instant, as `status_as_of` (`<status field>_as_of`).
+
+        It is what the last transition at or before the instant led to; where there was none yet, what the row's first
+        transition led away from; where the row has no transitions, its current status. None is for rows that were
+        not there yet, which only `record_initial` knows. Rows that were deleted since are missing.
+
+        :raises ValueError: the instant is naive although the project uses time zones, or the reverse.
+        """
+        return self._meta.questions.as_of(when)
+
+    def status_as_of(self, when: datetime.datetime) -> models.Expression:
+        """Return the expression behind `as_of()`, for querysets of the model that has the machine's columns."""
+        return self._meta.questions.status_as_of(when)
+
+    def stuck(self, state: str, older_than: datetime.timedelta | float) -> models.QuerySet[M]:
+        """Return the rows that entered the state longer ago than a `timedelta` or seconds, the oldest first.
+
+        The database's clock decides, when the query runs.
+
+        :raises UnknownState: the state is not declared.
+        :raises ValueError: the age is negative.
+        """
+        return self._meta.questions.stuck(state, older_than)
+
+    def durations(
+        self,
+        since: datetime.datetime | None = None,
+        until: datetime.datetime | None = None,
+        *,
+        using: str | None = None,
+    ) -> Durations:
+        """Return how long rows stayed in each state, and before each move, that they left within a window of time.
+
+        Count, median and 95th percentile, in one statement. A stay is the time between two transitions of a row that
+        follow each other by number. So what came before a row's first transition does not count, unless
+        `record_initial` recorded the start; and a state that a row is still in does not count.
+
+        :param since: look at moves from this instant on, `until` at those before that one. Without `since` all of the
+            audit table is read.
+        :param using: the database, if not the one that the router chooses.
+        :raises ValueError: an instant is naive although the project uses time zones, or the reverse.
+        """
+        return self._meta.questions.durations(since, until, using)
+
+    async def adurations(
+        self,
+        since: datetime.datetime | None = None,
+        until: datetime.datetime | None = None,
+        *,
+        using: str | None = None,
+    ) -> Durations:
+        """As `durations()`, without blocking the event loop."""
+        return await sync_to_async(self.durations)(since, until, using=using)
+
+    def due(self) -> models.QuerySet[M]:
+        """Return the rows that a worker could take now, those that have waited longest first."""
+        return self._meta.due()
+
+    def leased(self) -> models.QuerySet[M]:
+        """Return the rows that a worker holds, those whose lease ends first at the top."""
+        return self._meta.leased()
+
+    def parked(self) -> models.QuerySet[M]:
+        """Return the rows that were taken out of the clock, with the reason in their `error` column."""
+        return self._meta.parked()

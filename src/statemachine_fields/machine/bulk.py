@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from django.core.exceptions import EmptyResultSet
 from django.db import models, transaction
 
+from statemachine_fields.db.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.db.dialect import SelectedWrite, dialect_for
 from statemachine_fields.db.effects import ENTER
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import InvalidStateTransition, RowMissing
-from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.machine.context import loaded, read_facts
-from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.ids import uuid7
-from statemachine_fields.machine.initial import begin_after_kept
+from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.listeners import needs_each_row
-from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.updates import auto_now_fields
+from statemachine_fields.schedule.policy import plain
 from statemachine_fields.signals import transition_rejected
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 
@@ -58,7 +58,7 @@ class BulkTransitioner(Generic[M]):
 
     def __init__(
         self,
-        bound: BoundMachine[M],
+        bound: Binding[M],
         queryset: models.QuerySet[Any],
         to_status: str,
         metadata: Mapping[str, Any] | None,

@@ -16,14 +16,15 @@ from django.db import models
 
 from statemachine_fields.db.columns import Names
 from statemachine_fields.machine.accessor import StateMachineAccessor
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.clock_fields import clock_columns, clock_indexes
 from statemachine_fields.machine.fields import ChangedAtField, SequenceField, StatusField
-from statemachine_fields.machine.graph import States, Targets, build_graph, plain
+from statemachine_fields.machine.graph import States, Targets, build_graph
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
-from statemachine_fields.machine.handlers import HandlerMark, has_handlers, mark_handler, read_states
 from statemachine_fields.machine.hooks import hook_into
-from statemachine_fields.machine.policy import DEFAULT_QUEUE, is_any_timed, is_queue_name
+from statemachine_fields.schedule.columns import schedule_columns, schedule_indexes
+from statemachine_fields.schedule.handlers import HandlerMark, has_handlers, mark_handler, read_states
+from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_any_timed, is_queue_name, plain
 
 M = TypeVar("M", bound=models.Model)
 
@@ -186,9 +187,9 @@ class StateMachine:
         # Here and not beside the other columns, because a subclass may be the first to have a handler.
         is_timed = self.is_timed_on(model, field.accessor)
         if is_timed and not any(self._is_taken(model, column) for column in self.names.schedule):
-            for column, clock_column in clock_columns(self, self.names).items():
+            for column, clock_column in schedule_columns(self, self.names).items():
                 model.add_to_class(column, clock_column)
-            for index in clock_indexes(model, self.names):
+            for index in schedule_indexes(model, self.names):
                 _add_index(model, index)
         meta = model._meta
         meta.apps.lazy_model_operation(lambda model: self._bind(model, field), (meta.app_label, meta.model_name))
@@ -201,7 +202,7 @@ class StateMachine:
                 f"{model._meta.label} has a composite primary key, and Django has no foreign key to such a model, so "
                 "it cannot have an audit table. Give it a single primary key and make the fields a UniqueConstraint."
             )
-        bound = BoundMachine(self, model, field)
+        bound = Binding(self, model, field)
         setattr(model, field.accessor, BoundAttribute(bound))
         hook_into(model)
 
@@ -252,11 +253,11 @@ class StateMachine:
 class BoundAttribute:
     """What a concrete class has in place of the declaration: gives the class face or the row face."""
 
-    def __init__(self, bound: BoundMachine[Any]) -> None:
+    def __init__(self, bound: Binding[Any]) -> None:
         self.bound = bound
 
     def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
-        return self.bound if instance is None else StateMachineAccessor(self.bound, instance)
+        return self.bound.face if instance is None else StateMachineAccessor(self.bound, instance)
 
     def __set__(self, instance: models.Model, value: object) -> None:
         raise AttributeError(
@@ -275,7 +276,7 @@ def declared_machines(model: type[models.Model]) -> dict[str, StateMachine | Bou
     return found
 
 
-def machines_of(model: type[models.Model]) -> dict[str, BoundMachine[Any]]:
+def machines_of(model: type[models.Model]) -> dict[str, Binding[Any]]:
     """Return the machines of a model by accessor, its own and those it inherits."""
     return {name: found.bound for name, found in declared_machines(model).items() if isinstance(found, BoundAttribute)}
 

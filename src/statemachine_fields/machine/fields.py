@@ -1,8 +1,5 @@
 """The columns of a machine. Only the machine writes them: `save()` leaves them as the database has them.
 
-In a migration each is the plain Django field it derives from, so that no migration imports this library and a new
-state or label makes none.
-
 What `save()` may do is decided in `pre_save()`. An INSERT computes every column but the status, so that a copied row
 does not inherit the counter of its original. An UPDATE says `SET column = column`.
 """
@@ -21,89 +18,28 @@ from django.db.models.query_utils import DeferredAttribute
 
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.db.expressions import Increment, MachineValue, PendingStatus, Unchanged
-from statemachine_fields.exceptions import RECORDED, UnrecordedStatusChange
-from statemachine_fields.machine.graph import plain
+from statemachine_fields.db.expressions import Unchanged
+from statemachine_fields.db.fields import MachineColumn, PlainInMigrations
+from statemachine_fields.db.rows import row_label
+from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from statemachine_fields.machine.bound import BoundMachine
-    from statemachine_fields.machine.descriptor import StateMachine
     from statemachine_fields.machine.settling import Pending
 
-    Field: TypeAlias = models.Field[Any, Any]
     CharField: TypeAlias = models.CharField[Any, Any]
     DateTimeField: TypeAlias = models.DateTimeField[Any, Any]
     IntegerField: TypeAlias = models.IntegerField[Any, Any]
     UUIDField: TypeAlias = models.UUIDField[Any, Any]
 else:  # Django's fields take type arguments in the stubs and not at run time
-    from django.db.models import CharField, DateTimeField, Field, IntegerField, UUIDField
+    from django.db.models import CharField, DateTimeField, IntegerField, UUIDField
 
 
 #: While a `save()` runs that wants to know: the counters of the rows it has inserted.
 INSERTED = "statemachine_inserted"
-
-
-def row_label(instance: models.Model) -> str:
-    """Name a row in errors and logs."""
-    return f"{instance._meta.label} pk={instance.pk!r}"
-
-
-class PlainInMigrations(Field):
-    """Deconstruct to the Django field we derive from, less what only matters at run time."""
-
-    runtime_only: tuple[str, ...] = ()
-
-    def deconstruct(self) -> Any:
-        name, _path, args, kwargs = super().deconstruct()
-        for option in self.runtime_only:
-            kwargs.pop(option, None)
-        return name, f"django.db.models.{self.get_internal_type()}", args, kwargs
-
-
-class MachineColumn(PlainInMigrations):
-    """A column that only the machine it is bound to writes.
-
-    What `save()` writes is what `pre_save()` made of the instance, wrapped. Anything that reaches the database's door
-    without that wrapper came through `update()` or `bulk_update()`, and is refused. (An upsert passes: its UPDATE half is
-    never shown to the field.) A copy that is bound to no machine, as in a migration or in a history table of another
-    library, is the plain field.
-    """
-
-    bound: BoundMachine[Any] | None = None
-    remedy = RECORDED
-
-    def __init__(self, *args: Any, machine: StateMachine | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.machine = machine
-
-    def contribute_to_class(self, cls: type[models.Model], name: str, private_only: bool = False) -> None:
-        self.bound = None  # what was copied from another class is not ours
-        super().contribute_to_class(cls, name, private_only=private_only)
-
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        if self.bound is None:
-            return super().pre_save(model_instance, add)
-        return MachineValue(self.initial_value(model_instance)) if add else self.kept_value(model_instance)
-
-    def initial_value(self, instance: models.Model) -> Any:
-        """Return what a new row gets, whatever the instance holds."""
-        raise NotImplementedError
-
-    def kept_value(self, instance: models.Model) -> Any:
-        """Return what a save of an existing row writes: what the database has."""
-        return Unchanged(self)
-
-    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        if self.bound is not None:
-            if isinstance(value, MachineValue):
-                value = value.value
-            elif not isinstance(value, Unchanged | Increment | PendingStatus):
-                label, accessor = self.model._meta.label, self.bound.accessor
-                raise UnrecordedStatusChange(label, self.name, accessor, NOT_PROVIDED, value, self.remedy)
-        return super().get_db_prep_save(value, connection)
 
 
 class SequenceField(MachineColumn, IntegerField):

@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 from statemachine_fields.machine.context import described
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.graph import Transition
 
 
@@ -34,7 +34,7 @@ def writes_the_row(form: type[BaseForm] | BaseForm | None) -> bool:
     return issubclass(form if isinstance(form, type) else type(form), BaseModelForm)
 
 
-def what_is_wrong(bound: BoundMachine[Any], transition: Transition) -> str:
+def what_is_wrong(bound: Binding[Any], transition: Transition) -> str:
     """Return why the form of a transition cannot be used, or nothing."""
     try:
         form = form_class(transition)
@@ -56,7 +56,7 @@ def what_is_wrong(bound: BoundMachine[Any], transition: Transition) -> str:
     return ""
 
 
-def arguments_of(bound: BoundMachine[Any], form: BaseForm) -> dict[str, dict[str, Any]]:
+def arguments_of(bound: Binding[Any], form: BaseForm) -> dict[str, dict[str, Any]]:
     """Return what a valid form says, as arguments of `transition_to()`.
 
     Fields of the row are written with the move, as are the fields that `transition_base` added to the record. The rest is

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from django.db.models import TextChoices
 from django.utils.functional import Promise
 
-from statemachine_fields.machine.policy import Policy
+from statemachine_fields.schedule.policy import Policy, plain
 
 Label: TypeAlias = "str | Promise"
 States: TypeAlias = "type[TextChoices] | Iterable[State | tuple[str, Label]]"
@@ -143,11 +143,6 @@ class StateGraph:
             if state not in terminal
             and (set(self.targets(state)) == {state} or (terminal and not terminal & self.reachable(state)))
         )
-
-
-def plain(state: str) -> str:
-    """Return the bare string behind an enum member, so that databases and JSON see text."""
-    return str(state.value) if isinstance(state, enum.Enum) else state
 
 
 def build_graph(states: States, initial: str, transitions: Mapping[str, Targets], max_length: int) -> StateGraph:

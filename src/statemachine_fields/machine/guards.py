@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.functional import cached_property as django_cached_property
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.descriptor import StateMachine
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,7 +83,7 @@ def replaced_by(model: type[models.Model], machine: StateMachine, accessor: str)
     return [machine, *(each for each in declared if isinstance(each, StateMachine) and each is not machine)]
 
 
-def guards_never_asked(bound: BoundMachine[Any]) -> Iterator[tuple[str, str]]:
+def guards_never_asked(bound: Binding[Any]) -> Iterator[tuple[str, str]]:
     """Yield each guard that stands in the code and guards nothing, and why."""
     reached = {
         mark
@@ -102,11 +102,11 @@ def guards_never_asked(bound: BoundMachine[Any]) -> Iterator[tuple[str, str]]:
                 yield mark.label, f"no transition leads to {', '.join(map(repr, sorted(mark.to)))}"
 
 
-def _machines_beside(bound: BoundMachine[Any]) -> Iterator[BoundMachine[Any]]:
+def _machines_beside(bound: Binding[Any]) -> Iterator[Binding[Any]]:
     """Yield every machine of the project, on the model that has its columns: neither a proxy nor a multi-table child has."""
     for model in bound.model._meta.apps.get_models():
         for column in model._meta.local_fields:
-            machine: BoundMachine[Any] | None = getattr(column, "bound", None)
+            machine: Binding[Any] | None = getattr(column, "bound", None)
             if machine is not None and machine.field is column:
                 yield machine
 

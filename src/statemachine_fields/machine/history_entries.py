@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from statemachine_fields.db.clock import read_instant
 from statemachine_fields.machine.context import loaded, read_metadata
-from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.questions import read_instant
+from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 #: What an entry must say, and what it may.
 NEEDED = frozenset({"key", "to_status", "at"})
@@ -32,7 +32,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Entry(NamedTuple):
+class HistoryEntry(NamedTuple):
     """One thing that is said of a row. With no `from_status`, it is only said where the row was."""
 
     number: int
@@ -62,7 +62,7 @@ class Step(NamedTuple):
         return self[:3]
 
 
-def read_entries(bound: BoundMachine[Any], key: object, said: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+def read_entries(bound: Binding[Any], key: object, said: Iterable[Mapping[str, Any]]) -> Iterator[HistoryEntry]:
     """Yield the entries of one row, or raise TypeError or ValueError for what the program that made them got wrong."""
     for number, given in enumerate(said, 1):
         where = f"entry {number} of key {key!r}"
@@ -81,7 +81,7 @@ def read_entries(bound: BoundMachine[Any], key: object, said: Iterable[Mapping[s
             record = bound.read_record(entry.get("record"))
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: {error}") from error
-        yield Entry(number, plain(came or ""), plain(went), at, entry.get("metadata"), record)
+        yield HistoryEntry(number, plain(came or ""), plain(went), at, entry.get("metadata"), record)
 
 
 def _without_zone(at: datetime.datetime) -> datetime.datetime:
@@ -101,7 +101,7 @@ class Chain:
     states: Collection[str]
     records_gaps: bool
 
-    def join(self, entries: Sequence[Entry]) -> list[Step]:
+    def join(self, entries: Sequence[HistoryEntry]) -> list[Step]:
         """Return the records that the entries of a row come to, each going on from the one before, or refuse them."""
         steps: list[Step] = []
         for given in entries:
@@ -124,7 +124,7 @@ class Chain:
             raise Refused(f"{what} Add what is missing, or have it recorded as a gap with gaps='record'.", row_status)
         return Step(came, went, at, {"gap": True, "imported": True}, {}, is_gap=True)
 
-    def _look_at(self, entry: Entry) -> None:
+    def _look_at(self, entry: HistoryEntry) -> None:
         """Refuse what can be told of an entry alone."""
         unknown = [state for state in (entry.from_status, entry.to_status) if state and state not in self.states]
         if unknown:
@@ -137,7 +137,7 @@ class Chain:
         if not years[0] <= entry.at.year < years[1] or entry.at.astimezone(datetime.UTC).year < FIRST_YEAR:
             raise Refused(f"{entry} is out of bounds: ids of records begin with the year {FIRST_YEAR}.")
 
-    def _step(self, entry: Entry, came: str) -> Step:
+    def _step(self, entry: HistoryEntry, came: str) -> Step:
         try:
             metadata = loaded(read_metadata(entry.metadata))
         except TypeError as error:

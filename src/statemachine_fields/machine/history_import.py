@@ -11,25 +11,24 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.db.models import F
 
+from statemachine_fields.db.batches import Batches
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.expressions import MachineValue
-from statemachine_fields.machine.batches import Batches
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.bulk import Refusal
-from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.history_entries import Chain, Entry, Refused, Step, read_entries
+from statemachine_fields.machine.history_entries import Chain, HistoryEntry, Refused, Step, read_entries
 from statemachine_fields.machine.ids import uuid7_from
-from statemachine_fields.machine.kept import newest_records, records_of_rows
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.machine.kept_history import newest_records, records_of_rows
+from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 
@@ -51,60 +50,6 @@ class ImportResult:
     @property
     def refused(self) -> int:
         return len(self.refusals)
-
-
-class HistoryImports(Generic[M]):
-    """The verbs of a machine that take history from elsewhere."""
-
-    def import_history(
-        self,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        gaps: Literal["refuse", "record"] = "refuse",
-        past_states: Collection[str] = (),
-        batch_size: int = 1000,
-        progress: Callable[[ImportResult], None] | None = None,
-        using: str | None = None,
-    ) -> ImportResult:
-        """Write what happened to rows before the machine was there, and return how many got it and which did not.
-
-        Each entry is a dict: `key`, `to_status` (or `to`), `at`, and, if known, `from_status` (or `from`), `metadata` and
-        `record` (values for the fields of `transition_base`). The entries of a key follow each other, by time. Without `from_status` an entry
-        says where the row was; if it was there already, that is no move. `rows` is read once and may be a generator: the
-        entries of one key at a time are in memory.
-
-        One transaction for each key, in which the row is locked. The last entry leads to the row's status, and
-        `changed_at` becomes its time; where the row has moved since, it leads to where that began, and the numbers of
-        those records go up. What does not fit together is refused with the reason, nothing is written for that key, and
-        the others go on. Rows that have these records already are skipped, so it can be repeated. Guards are not asked,
-        and no signal is sent. The metadata of each record says `imported`.
-
-        :param gaps: with `"record"`, what is missing between two entries, or after the last, becomes a record whose
-            metadata says `gap`. Otherwise the row is refused.
-        :param past_states: states that history may name although they are not declared any more.
-        :param batch_size: how many records one INSERT has at most.
-        :param progress: called with the result so far, after each key.
-        :param using: the database, if not the one that the router chooses.
-        :raises TypeError: an entry is not what is described here. So does `ValueError`, for an `at` without a time zone.
-            Keys that came before keep their history.
-        """
-        machine: Any = self
-        return HistoryImporter(machine, rows, gaps, past_states, batch_size, progress, using).run()
-
-    async def aimport_history(
-        self,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        gaps: Literal["refuse", "record"] = "refuse",
-        past_states: Collection[str] = (),
-        batch_size: int = 1000,
-        progress: Callable[[ImportResult], None] | None = None,
-        using: str | None = None,
-    ) -> ImportResult:
-        """As `import_history()`, without blocking the event loop. `rows` is read in the thread that writes."""
-        return await sync_to_async(self.import_history)(
-            rows, gaps=gaps, past_states=past_states, batch_size=batch_size, progress=progress, using=using
-        )
 
 
 class Key(NamedTuple):
@@ -139,7 +84,7 @@ class HistoryImporter:
 
     def __init__(
         self,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         rows: Iterable[Mapping[str, Any]],
         gaps: str,
         past_states: Collection[str],
@@ -189,7 +134,7 @@ class HistoryImporter:
             return Key(said["key"], False)
         return Key(key, key is not None)
 
-    def _read(self, key: Key, said: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    def _read(self, key: Key, said: Sequence[Mapping[str, Any]]) -> list[HistoryEntry]:
         try:
             return list(read_entries(self.bound, key.value, said))
         except (TypeError, ValueError) as error:
@@ -199,7 +144,7 @@ class HistoryImporter:
         kept = f"Rows that came before it, {self.result.imported} in all, have their history."
         return type(error)(f"{self.bound}: {error} Nothing was written for this key. {kept}")
 
-    def _import(self, key: Key, entries: Sequence[Entry]) -> None:
+    def _import(self, key: Key, entries: Sequence[HistoryEntry]) -> None:
         if not key.is_possible:
             raise Refused(f"No row of {self.bound.model._meta.label} can have this key.")
         if key.value in self.refused:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from django.db import models, router, transaction
 
 from statemachine_fields.db.expressions import MachineValue
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.fields import INSERTED, StatusField
-from statemachine_fields.machine.kept import newest_records
+from statemachine_fields.machine.kept_history import newest_records
 from statemachine_fields.machine.raw import RawSave
-from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 
 def hook_into(model: type[models.Model]) -> None:
@@ -116,7 +116,7 @@ def _hook_save_table(model: type[models.Model]) -> None:
                 if bound.names.sequence in inserted:
                     _record_beginning(self, bound, using, has_key)
                 elif may_exist:
-                    bound.meet_existing_row(self, using)
+                    bound.sync_with_row(self, using)
         return updated
 
     setattr(model, "_save_table", _save_table)  # noqa: B010
@@ -127,12 +127,12 @@ def _may_exist(instance: models.Model, table: type[models.Model], force_insert: 
     return instance._state.adding and not force_insert and getattr(instance, table._meta.pk.attname) is not None
 
 
-def _records_more(bound: BoundMachine[Any]) -> bool:
+def _records_more(bound: Binding[Any]) -> bool:
     """Say whether the save that inserts a row may also write a record."""
     return bound.machine.record_initial or bound.keeps_history
 
 
-def _record_beginning(instance: models.Model, bound: BoundMachine[Any], using: str, has_key: bool) -> None:
+def _record_beginning(instance: models.Model, bound: Binding[Any], using: str, has_key: bool) -> None:
     """Write the record with which a new row begins, if it is to have one, or if its key has the history of another.
 
     A key that the database has made was hardly ever used before. If it was, the first move finds out.
@@ -147,7 +147,7 @@ def _record_beginning(instance: models.Model, bound: BoundMachine[Any], using: s
         bound.record_first([first], using, number)
 
 
-def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[BoundMachine[Any]]:
+def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[Binding[Any]]:
     """Yield the machines of the instance, or those whose status column is named."""
     for field in instance._meta.concrete_fields:
         if isinstance(field, StatusField) and field.bound is not None and (names is None or field.name in names):

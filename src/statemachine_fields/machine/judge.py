@@ -10,11 +10,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from statemachine_fields.exceptions import InvalidStateTransition, RetiredState, TransitionBlocked, UnknownState
-from statemachine_fields.machine.graph import plain
 from statemachine_fields.machine.guards import Blocker
+from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 
 class Judge:
@@ -22,7 +22,7 @@ class Judge:
 
     __slots__ = ("bound",)
 
-    def __init__(self, bound: BoundMachine[Any]) -> None:
+    def __init__(self, bound: Binding[Any]) -> None:
         self.bound = bound
 
     def is_unquestioned(self, from_status: str, to_status: str) -> bool:

@@ -18,7 +18,7 @@ from statemachine_fields.machine.updates import auto_now_fields, has_generated_f
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 
 #: What is sent when an instance is saved, and when a row is moved.
@@ -46,12 +46,12 @@ def runs_user_code(model: type[models.Model]) -> bool:
     )
 
 
-def needs_each_row(bound: BoundMachine[Any], model: Any = None) -> bool:
+def needs_each_row(bound: Binding[Any], model: Any = None) -> bool:
     """Say whether moving rows in one statement would leave something out that moving each of them would do."""
     return next(reasons_for_each_row(bound, model), None) is not None
 
 
-def reasons_for_each_row(bound: BoundMachine[Any], model: Any = None) -> Iterator[str]:
+def reasons_for_each_row(bound: Binding[Any], model: Any = None) -> Iterator[str]:
     """Yield what would be left out, for people."""
     model = model or bound.model
     if has_receivers(model):

@@ -19,7 +19,7 @@ from statemachine_fields.machine.updates import auto_now_fields, is_left_to_djan
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.settling import Pending
 
 #: How many plans a machine keeps. There are few, unless somebody patches methods again and again.
@@ -31,7 +31,7 @@ class Plan:
 
     def __init__(
         self,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         model: type[models.Model],
         connection: Any,
         save: bool,
@@ -105,7 +105,7 @@ class Plan:
 
 
 def plan_for(
-    bound: BoundMachine[Any],
+    bound: Binding[Any],
     model: type[models.Model],
     connection: Any,
     save: bool = True,

@@ -15,13 +15,12 @@ from django.db import models, transaction
 
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.expressions import CopiedValue, MachineValue
-from statemachine_fields.machine.fields import row_label
-from statemachine_fields.machine.initial import begin_after_kept
-from statemachine_fields.machine.kept import newest_records
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.db.rows import all_rows, row_label
+from statemachine_fields.machine.initial_records import begin_after_kept
+from statemachine_fields.machine.kept_history import newest_records
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 logger = logging.getLogger("statemachine_fields.machine")
 
@@ -30,7 +29,7 @@ class RawSave:
     """One raw save of one table's row."""
 
     def __init__(
-        self, instance: models.Model, machines: list[BoundMachine[Any]], using: str, names: Collection[str] | None
+        self, instance: models.Model, machines: list[Binding[Any]], using: str, names: Collection[str] | None
     ) -> None:
         self.instance = instance
         self.machines = [bound for bound in machines if names is None or not set(bound.columns).isdisjoint(names)]
@@ -73,7 +72,7 @@ class RawSave:
         # Others are what the database has made of a default, and gave back.
         data.update({name: value for name, value in held.items() if isinstance(data[name], CopiedValue)})
 
-    def _begin_again(self, bound: BoundMachine[Any]) -> bool:
+    def _begin_again(self, bound: Binding[Any]) -> bool:
         """Let a row that was inserted begin after the records that were kept, if its copy was made before the last of them:
         its next move would take a number that is taken. Say whether it did."""
         key, names = bound.key_of(self.instance), bound.names

@@ -15,9 +15,9 @@ from typing import Any
 from django.db import connections, models, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 
+from statemachine_fields.db.clock import StatementClock
 from statemachine_fields.db.columns import Names
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.questions import StatementClock
 
 logger = logging.getLogger("statemachine_fields.machine")
 

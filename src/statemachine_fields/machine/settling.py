@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 logger = logging.getLogger("statemachine_fields.machine")
 
@@ -32,12 +32,12 @@ class Pending:
     record_id: uuid.UUID
     was_saved: bool = False
 
-    def has_reached_row(self, bound: BoundMachine[Any], using: str) -> bool:
+    def has_reached_row(self, bound: Binding[Any], using: str) -> bool:
         """Say whether the row is in that state, or has left it again. Asks the database."""
         rows = all_rows(bound.model, using).filter(pk=self.key)
         return self.is_reached(rows.values_list(bound.names.status, bound.names.sequence).first(), bound, using)
 
-    def is_reached(self, found: tuple[str, int] | None, bound: BoundMachine[Any], using: str) -> bool:
+    def is_reached(self, found: tuple[str, int] | None, bound: Binding[Any], using: str) -> bool:
         """Say the same of a row whose status and counter were read already. Asks the database if it has moved on."""
         if found is None:  # deleted since, as a receiver may do with what is done
             return self.was_saved
@@ -72,7 +72,7 @@ def undone(label: str, to_status: str) -> StateMachineError:
     )
 
 
-def watch(pending: Pending, bound: BoundMachine[Any], label: str, using: str) -> None:
+def watch(pending: Pending, bound: Binding[Any], label: str, using: str) -> None:
     """Say so if the transaction commits the record of a move that the caller did not save."""
 
     def complain_if_unsaved() -> None:

@@ -22,13 +22,13 @@ from statemachine_fields.machine.transitioner import Transitioner, conflict_behi
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 
 
 def transition(
-    bound: BoundMachine[M], instance: M, to_status: str, metadata: Mapping[str, Any] | None = None, **options: Any
+    bound: Binding[M], instance: M, to_status: str, metadata: Mapping[str, Any] | None = None, **options: Any
 ) -> StateTransition[M]:
     """Move the row and return the record, or raise and leave row and instance as they were.
 

@@ -14,6 +14,7 @@ from django.db import OperationalError, connections, models, router, transaction
 from django.db.transaction import TransactionManagementError
 
 from statemachine_fields.db.dialect import LockedRow, dialect_for
+from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     InvalidStateTransition,
@@ -22,19 +23,17 @@ from statemachine_fields.exceptions import (
     StateMachineError,
 )
 from statemachine_fields.machine.context import loaded, read_facts
-from statemachine_fields.machine.fields import row_label
 from statemachine_fields.machine.ids import uuid7
-from statemachine_fields.machine.initial import begin_after_kept
-from statemachine_fields.machine.kept import newest_records
+from statemachine_fields.machine.initial_records import begin_after_kept
+from statemachine_fields.machine.kept_history import newest_records
 from statemachine_fields.machine.plan import Plan, plan_for
-from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.machine.settling import Pending, not_settled, undone, watch
 from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class Transitioner(Generic[M]):
 
     def __init__(
         self,
-        bound: BoundMachine[M],
+        bound: Binding[M],
         instance: M,
         to_status: str,
         metadata: Mapping[str, Any] | None = None,
@@ -361,7 +360,7 @@ class Transitioner(Generic[M]):
 
 
 def told(
-    bound: BoundMachine[Any],
+    bound: Binding[Any],
     instance: models.Model,
     from_status: str | None,
     to_status: str,
@@ -371,7 +370,7 @@ def told(
     """Return what every signal says."""
     return {
         "sender": bound.model,
-        "machine": bound,
+        "machine": bound.face,
         "instance": instance,
         "from_status": from_status,
         "to_status": to_status,
@@ -381,7 +380,7 @@ def told(
 
 
 def tell_rejection(
-    error: BaseException, bound: BoundMachine[Any], instance: models.Model, to_status: str, metadata: str, using: str
+    error: BaseException, bound: Binding[Any], instance: models.Model, to_status: str, metadata: str, using: str
 ) -> None:
     """Tell of a move that was refused, if that is what the error says."""
     if isinstance(error, InvalidStateTransition | ConcurrentTransition):

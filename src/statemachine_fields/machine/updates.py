@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import models
 
-from statemachine_fields.machine.fields import MachineColumn
+from statemachine_fields.db.fields import MachineColumn
 
 
 @cache

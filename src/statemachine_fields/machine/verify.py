@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import Exists, FilteredRelation, OuterRef, Q
 
-from statemachine_fields.machine.questions import StatementClock
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.db.clock import StatementClock
+from statemachine_fields.db.rows import all_rows
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 ERROR, WARNING = "error", "warning"
 
@@ -128,7 +128,7 @@ class Finding:
         return f"{self.what} {CODES[self.code].remedy}"
 
 
-class Row(NamedTuple):
+class CurrentRow(NamedTuple):
     """What a row says of itself."""
 
     status: str
@@ -147,7 +147,7 @@ class History:
 
     __slots__ = ("at", "graph", "id", "keeps", "noted", "sequence", "to_status")
 
-    def __init__(self, bound: BoundMachine[Any]) -> None:
+    def __init__(self, bound: Binding[Any]) -> None:
         self.graph = bound.graph
         #: Whether it may outlive its row, and be followed by that of another row with the same key.
         self.keeps = bound.keeps_history
@@ -208,7 +208,7 @@ class History:
         if len(places) < EXAMPLES:
             places.append(place)
 
-    def disagreements(self, row: Row | None) -> Iterator[tuple[str, str]]:
+    def disagreements(self, row: CurrentRow | None) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the history, and between it and its row, as code and text."""
         if row is not None and row.status not in self.graph:
             yield "status-undeclared", f"The row is in {row.status!r}, which is not declared."
@@ -258,7 +258,7 @@ class Verifier:
 
     def __init__(
         self,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         *,
         using: str = DEFAULT_DB_ALIAS,
         batch_size: int = 2000,
@@ -286,7 +286,9 @@ class Verifier:
         after: Any = None
         while True:
             page = self.rows_of if after is None else self.rows_of.filter(pk__gt=after)
-            rows = {key: Row(*said) for key, *said in page.values_list("pk", *self.row_columns)[: self.batch_size]}
+            rows = {
+                key: CurrentRow(*said) for key, *said in page.values_list("pk", *self.row_columns)[: self.batch_size]
+            }
             self.rows += len(rows)
             until = next(reversed(rows)) if len(rows) == self.batch_size else None
             for key, row, history in self._histories(rows, after, until):
@@ -295,7 +297,9 @@ class Verifier:
                 return
             after = until
 
-    def _histories(self, rows: dict[Any, Row], after: Any, until: Any) -> Iterator[tuple[Any, Row | None, History]]:
+    def _histories(
+        self, rows: dict[Any, CurrentRow], after: Any, until: Any
+    ) -> Iterator[tuple[Any, CurrentRow | None, History]]:
         """Yield each row of a batch with its history, and each history in the batch's range that has no row.
 
         Keys are compared by the database alone: Python sorts text, and some databases UUIDs, in another order.
@@ -325,20 +329,20 @@ class Verifier:
             # at an OR.
             page_of = todo.filter(Q(instance_id__gte=key), Q(instance_id__gt=key) | Q(sequence__gt=sequence))
 
-    def _judge(self, key: Any, row: Row | None, history: History) -> list[Finding]:
+    def _judge(self, key: Any, row: CurrentRow | None, history: History) -> list[Finding]:
         """Return what is wrong with a row. What looks damaged is read again, because the row may just have moved."""
         found = self._findings(key, row, history)
         if any(finding.severity == ERROR for finding in found):
             found = self._findings(key, *self._read_at_one_moment(key))
         return found
 
-    def _findings(self, key: Any, row: Row | None, history: History | None) -> list[Finding]:
+    def _findings(self, key: Any, row: CurrentRow | None, history: History | None) -> list[Finding]:
         if history is None:
             return []
         said = history.disagreements(row)
         return [Finding(str(self.bound), key, code, what) for code, what in said]
 
-    def _read_at_one_moment(self, key: Any) -> tuple[Row | None, History | None]:
+    def _read_at_one_moment(self, key: Any) -> tuple[CurrentRow | None, History | None]:
         """Return a row and its history as they are together; nothing if both are gone.
 
         A batch reads rows first and records later, and a row that moves in between looks damaged. Here one statement
@@ -361,7 +365,7 @@ class Verifier:
                     history.add(*record)
                     last = record[0]
             if len(page) < self.page_size:
-                return Row(*page[-1][: len(self.row_columns)]), history
+                return CurrentRow(*page[-1][: len(self.row_columns)]), history
 
     def _orphans(self, key: Any) -> History | None:
         """Return the history of a row that is gone, as long as it is gone; None if there is none."""

@@ -10,15 +10,15 @@ from django.apps import apps
 from django.core.management.base import CommandError
 from django.db import router
 
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.descriptor import machines_of
 
 T = TypeVar("T")
-Machines: TypeAlias = dict[str, BoundMachine[Any]]  # by accessor
+Machines: TypeAlias = dict[str, Binding[Any]]  # by accessor
 Models: TypeAlias = dict[str, Machines]  # by name of the model
 
 
-def find(labels: list[str]) -> list[BoundMachine[Any]]:
+def find(labels: list[str]) -> list[Binding[Any]]:
     """Return the machines that the labels name, or all if there is none. What several models share comes once."""
     catalogue: dict[str, Models] = {}
     for model in apps.get_models():
@@ -32,7 +32,7 @@ def find(labels: list[str]) -> list[BoundMachine[Any]]:
     return list(dict.fromkeys(machine for label in labels or catalogue for machine in resolve(label, catalogue)))
 
 
-def find_in(database: str, labels: list[str]) -> list[BoundMachine[Any]]:
+def find_in(database: str, labels: list[str]) -> list[Binding[Any]]:
     """Return those that have their table in a database, or raise CommandError if none has."""
     machines = [machine for machine in find(labels) if router.allow_migrate_model(database, machine.model)]
     if not machines:
@@ -40,7 +40,7 @@ def find_in(database: str, labels: list[str]) -> list[BoundMachine[Any]]:
     return machines
 
 
-def resolve(label: str, catalogue: Mapping[str, Models]) -> list[BoundMachine[Any]]:
+def resolve(label: str, catalogue: Mapping[str, Models]) -> list[Binding[Any]]:
     """Return the machines that one label names, or raise CommandError."""
     app, *names = label.split(".", 2)
     in_app = pick(app, catalogue, f"No app {app!r} with a state machine")

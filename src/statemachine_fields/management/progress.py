@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from django.core.management.base import OutputWrapper
 from django.db import models
 
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 
 #: Seconds between two states of the progress bar.
 PROGRESS_EVERY = 0.1
@@ -20,7 +20,7 @@ BAR = 30
 class Followed(Protocol):
     """Work on the rows of one machine."""
 
-    bound: BoundMachine[Any]
+    bound: Binding[Any]
     #: How many were looked at.
     rows: int
 

@@ -16,9 +16,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine.context import read_metadata
-from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.policy import seconds_of
 from statemachine_fields.machine.updates import read_update
+from statemachine_fields.schedule.policy import plain, seconds_of
 from statemachine_fields.worker.connections import Trouble, diagnose
 from statemachine_fields.worker.lease import HandlerContext, Lease
 from statemachine_fields.worker.outcomes import Kind, Move, Retry, TryAgainLater, Verdict
@@ -55,7 +54,7 @@ class Attempts:
 
     def without_handler(self, lease: Lease) -> Verdict | None:
         """Return what becomes of a row that needs no handler to be run; None if it does."""
-        clock = lease.clock
+        clock = lease.schedule
         if lease.load_error is not None:
             return self._park(lease, f"The row could not be loaded: {described(lease.load_error)}", lease.load_error)
         if lease.crashes >= self.max_crashes:
@@ -71,9 +70,9 @@ class Attempts:
 
     def begin(self, lease: Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Start the time of a try, and return its handler and what to call it with."""
-        handler = lease.clock.handler
+        handler = lease.schedule.handler
         assert handler is not None  # noqa: S101 - without_handler() has seen to it
-        limit = lease.clock.time_limit or self.time_limit
+        limit = lease.schedule.time_limit or self.time_limit
         now = lease.started_at = time.monotonic()
         lease.deadline = None if limit is None else now + limit
         method = getattr(lease.instance, handler.name)
@@ -167,7 +166,7 @@ class Attempts:
             return self._wait(lease, error.after)
         if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
             # Not the row's fault, so no failure, but no reason to hurry either.
-            verdict = self._wait(lease, min(lease.clock.retry_after, AWAY_SECONDS))
+            verdict = self._wait(lease, min(lease.schedule.retry_after, AWAY_SECONDS))
             if verdict.kind is Kind.WAITED:
                 verdict.error, verdict.exception = shortened(described(error)), error
             return verdict
@@ -226,18 +225,18 @@ class Attempts:
         return bool(sequence != lease.sequence and bound.key_of(instance) == lease.key)
 
     def _is_timed_out(self, lease: Lease) -> bool:
-        clock = lease.clock
+        clock = lease.schedule
         return clock.is_timed_out(lease.age) or (self.fires_timeouts and clock.timeout_to is not None)
 
     def _is_to_be_deleted(self, lease: Lease) -> bool:
-        clock = lease.clock
+        clock = lease.schedule
         return clock.is_to_be_deleted(lease.age) or (self.fires_deletions and clock.delete_after is not None)
 
     def _wait(self, lease: Lease, after: Any) -> Verdict:
         if self._is_timed_out(lease):
             return self._time_out(lease)
         delay = seconds_of(after, "after")
-        delay = lease.clock.retry_after if delay is None else delay
+        delay = lease.schedule.retry_after if delay is None else delay
         return Verdict(lease, Kind.WAITED, delay=delay, failures=lease.failures)
 
     def _move(self, lease: Lease, move: Move) -> Verdict:
@@ -259,14 +258,14 @@ class Attempts:
         )
 
     def _time_out(self, lease: Lease, error: str = "") -> Verdict:
-        clock = lease.clock
+        clock = lease.schedule
         assert clock.timeout_to is not None  # noqa: S101 - it is there with timeout_after
         facts = {"timeout_after": clock.timeout_after, **({"error": error} if error else {})}
         why = error or f"The row was in {lease.status!r} for longer than it may be."
         return self._move_by_policy(lease, clock.timeout_to, facts, why, lease.failures, None)
 
     def _fail(self, lease: Lease, error: str, exception: BaseException | None, after: Any) -> Verdict:
-        clock, failures = lease.clock, lease.failures + 1
+        clock, failures = lease.schedule, lease.failures + 1
         error = shortened(error)
         if self._is_timed_out(lease):
             return self._time_out(lease, error)
@@ -281,7 +280,7 @@ class Attempts:
         self, lease: Lease, error: str, exception: BaseException | None, failures: int, facts: Mapping[str, Any]
     ) -> Verdict:
         """Move the row to where the policy wants those that failed, or park it."""
-        error_to = lease.clock.error_to
+        error_to = lease.schedule.error_to
         if error_to is None:
             return self._park(lease, error, exception, failures)
         facts = {"error": shortened(error), **facts}
@@ -301,7 +300,7 @@ class Attempts:
         except BaseException as error:  # noqa: BLE001 - a guard that is against it, or that raises
             if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
                 # It could not be asked. That is for now, and parking is for good.
-                delay = min(lease.clock.retry_after, AWAY_SECONDS)
+                delay = min(lease.schedule.retry_after, AWAY_SECONDS)
                 return Verdict(lease, Kind.WAITED, delay=delay, failures=lease.failures, error=shortened(why))
             text = f"{why}\nThe row could not be moved to {to_status!r}. {described(error)}"
             return self._park(lease, text, exception or error, failures)

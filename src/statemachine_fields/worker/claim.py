@@ -10,9 +10,9 @@ from django.db.models.base import ModelState
 
 from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.machine.initial import begin_after_kept
+from statemachine_fields.db.rows import all_rows
+from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
-from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.signals import lease_recovered, leases_claimed
 from statemachine_fields.worker.digest import Digest
 from statemachine_fields.worker.events import send
@@ -91,7 +91,7 @@ class Claimer:
                 (row for row in rows if row.values[due] is not None), key=lambda row: row.values[due]
             )
             if len(set(lane.priorities)) > 1:
-                rows.sort(key=lambda row: -lane.clocks[row.values[status]].priority)
+                rows.sort(key=lambda row: -lane.schedules[row.values[status]].priority)
         converted, instances = self._instances(lane, rows)
         leases = []
         for row, values, instance in zip(rows, converted, instances, strict=True):
@@ -99,7 +99,7 @@ class Claimer:
             leases.append(
                 Lease(
                     lane=lane,
-                    clock=lane.clocks[values[status]],
+                    schedule=lane.schedules[values[status]],
                     key=values[key],
                     token=values[token],
                     status=values[status],
@@ -166,7 +166,7 @@ class Claimer:
         return [found.get(key) or LookupError("The row vanished while it was loaded.") for key in keys]
 
     def _tell(self, lane: Lane, leases: list[Lease]) -> None:
-        sender, machine = lane.bound.model, lane.bound
+        sender, machine = lane.bound.model, lane.bound.face
         if is_heard(leases_claimed, sender):
             keys = [lease.key for lease in leases]
             send(leases_claimed, sender, machine=machine, using=lane.using, keys=keys, owner=self.owner)

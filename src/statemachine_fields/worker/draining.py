@@ -14,12 +14,11 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, models
 
 from statemachine_fields.db.claims import Left
-from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.clock import DatabaseClock, StatementClock
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.descriptor import machines_of
-from statemachine_fields.machine.questions import StatementClock
-from statemachine_fields.machine.rows import all_rows
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
@@ -75,7 +74,7 @@ class Drain:
         self.committer = Committer(attempts, self.events)
         self.tally = DrainTally()
         #: Rows that had their turn in the state they are in, by machine: key and sequence.
-        self.asked: dict[BoundMachine[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in lanes}
+        self.asked: dict[Binding[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in lanes}
         #: What is claimed, and not written yet.
         self.claimed: set[Lease] = set()
 
@@ -115,7 +114,7 @@ class Drain:
 
     def _make_due(self, lane: Lane) -> None:
         names = lane.bound.names
-        states = [state for state, clock in lane.clocks.items() if self._has_something_to_do(clock)]
+        states = [state for state, clock in lane.schedules.items() if self._has_something_to_do(clock)]
         waiting = {f"{names.status}__in": states, f"{names.next_at}__gt": StatementClock()}
         rows = all_rows(lane.bound.model, lane.using).filter(**waiting)
         asked = [key for key, _sequence in self.asked[lane.bound]]
@@ -156,7 +155,7 @@ class Drain:
             return self._try(lease)
 
     def _try(self, lease: Lease) -> Verdict | None:
-        handler = lease.clock.handler
+        handler = lease.schedule.handler
         if handler is not None and handler.atomic:
             verdict = run_atomic(self.attempts, self.events, lease)
             while verdict is not None and verdict.kind is Kind.CONFLICT:
@@ -181,7 +180,7 @@ class Drain:
         error = error or ("" if verdict is None else verdict.error)
         if error:
             self.tally.errors.append(error)
-        endless = lease.clock.max_attempts is None
+        endless = lease.schedule.max_attempts is None
         if sequence == lease.sequence and (counted[Kind.WAITED] or endless or failures == lease.failures):
             self.asked[lease.lane.bound].add((lease.key, sequence))
 
@@ -289,7 +288,7 @@ class DrainUntil(Drain):
 
     def _quiet_until(self, lease: Lease) -> datetime.datetime:
         """Return when something else happens than that this row is asked."""
-        horizon = lease.clock.horizon
+        horizon = lease.schedule.horizon
         ends = [until + MICROSECOND for until in self.timelines.values()]
         if horizon is not None:
             ends.append(self.as_of + datetime.timedelta(seconds=horizon - lease.age))

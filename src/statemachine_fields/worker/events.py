@@ -162,7 +162,7 @@ def _tell_deleted(digest: Digest, verdict: Verdict) -> None:
     digest.log(kind, logging.INFO, text, *said, fields=_fields(verdict))
     if is_heard(rows_deleted, lease.lane.bound.model):
         machine, using = lease.lane.bound, lease.lane.using
-        send(rows_deleted, machine.model, machine=machine, using=using, keys=[lease.key], state=lease.status)
+        send(rows_deleted, machine.model, machine=machine.face, using=using, keys=[lease.key], state=lease.status)
 
 
 def _tell_itself(digest: Digest, verdict: Verdict) -> None:
@@ -188,7 +188,14 @@ def _send_failure(verdict: Verdict) -> None:
 def _send(signal: Signal, verdict: Verdict, **facts: Any) -> None:
     lane = verdict.lease.lane
     if is_heard(signal, lane.bound.model):
-        send(signal, lane.bound.model, machine=lane.bound, using=lane.using, instance=verdict.lease.instance, **facts)
+        send(
+            signal,
+            lane.bound.model,
+            machine=lane.bound.face,
+            using=lane.using,
+            instance=verdict.lease.instance,
+            **facts,
+        )
 
 
 def send(signal: Signal, sender: Any, **facts: Any) -> None:

@@ -12,8 +12,8 @@ from django.db import connections, router
 from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import Dialect, dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, Effect
-from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.policy import Clock
+from statemachine_fields.machine.binding import Binding
+from statemachine_fields.schedule.policy import Schedule
 
 #: What must be as it was for an outcome to be written: whose row it is, and where.
 COMPARED = ("lease_token", "status")
@@ -23,10 +23,10 @@ COMPARED = ("lease_token", "status")
 class Lane:
     """The states of one machine that belong to one queue."""
 
-    bound: BoundMachine[Any]
+    bound: Binding[Any]
     using: str
     queue: str
-    clocks: Mapping[str, Clock]
+    schedules: Mapping[str, Schedule]
 
     def __str__(self) -> str:
         return str(self.bound)
@@ -86,16 +86,16 @@ class Lane:
 
     @cached_property
     def states(self) -> list[str]:
-        return list(self.clocks)
+        return list(self.schedules)
 
     @cached_property
     def priorities(self) -> list[int]:
-        return [clock.priority for clock in self.clocks.values()]
+        return [schedule.priority for schedule in self.schedules.values()]
 
     @cached_property
     def is_async(self) -> bool:
         """Whether a handler of the lane wants an event loop."""
-        return any(clock.handler is not None and clock.handler.is_async for clock in self.clocks.values())
+        return any(schedule.handler is not None and schedule.handler.is_async for schedule in self.schedules.values())
 
     @cached_property
     def plain_moves(self) -> dict[str, dict[str, float | None]]:
@@ -104,7 +104,8 @@ class Lane:
         if bound.guards:
             return {}
         return {
-            state: {target: bound.entry_delay(target) for target in bound.graph.targets(state)} for state in self.clocks
+            state: {target: bound.entry_delay(target) for target in bound.graph.targets(state)}
+            for state in self.schedules
         }
 
     @cached_property
@@ -123,7 +124,7 @@ class Lane:
 
 
 def lanes_of(
-    machines: Iterable[BoundMachine[Any]], queues: Iterable[str] | None = None, using: str | None = None
+    machines: Iterable[Binding[Any]], queues: Iterable[str] | None = None, using: str | None = None
 ) -> list[Lane]:
     """Return the lanes of timed machines, in the order of the machines; of the queues named, or of all."""
     wanted = None if queues is None else set(queues)
@@ -131,10 +132,10 @@ def lanes_of(
     for bound in machines:
         if not bound.is_timed:
             continue
-        by_queue: dict[str, dict[str, Clock]] = {}
-        for state, clock in bound.clocks.items():
-            if clock.runs and (wanted is None or clock.queue in wanted):
-                by_queue.setdefault(clock.queue, {})[state] = clock
+        by_queue: dict[str, dict[str, Schedule]] = {}
+        for state, schedule in bound.schedules.items():
+            if schedule.runs and (wanted is None or schedule.queue in wanted):
+                by_queue.setdefault(schedule.queue, {})[state] = schedule
         alias = using or router.db_for_write(bound.model)
-        lanes += [Lane(bound, alias, queue, clocks) for queue, clocks in by_queue.items()]
+        lanes += [Lane(bound, alias, queue, schedules) for queue, schedules in by_queue.items()]
     return lanes

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
-from statemachine_fields.machine.clock_fields import OWNER_LENGTH
+from statemachine_fields.schedule.columns import OWNER_LENGTH
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.policy import Clock
+    from statemachine_fields.schedule.policy import Schedule
     from statemachine_fields.worker.lanes import Lane
 
 
@@ -34,7 +34,7 @@ class Lease:
     """One claimed row. The token is the only authority; everything else is for people and for policy."""
 
     lane: Lane
-    clock: Clock
+    schedule: Schedule
     key: Any
     token: int
     status: str
@@ -76,7 +76,7 @@ class Lease:
     @property
     def is_async(self) -> bool:
         """Whether its handler wants an event loop."""
-        handler = self.clock.handler
+        handler = self.schedule.handler
         return handler is not None and handler.is_async
 
     @property

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from statemachine_fields.machine.graph import plain
-from statemachine_fields.machine.policy import Seconds, seconds_of
+from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lease

@@ -165,14 +165,14 @@ class _Line:
 
 def _look_at_clocks(runner: Runner) -> None:
     """Say so if rows wait that no longer should, or should and do not: the policy in the code has changed."""
-    from statemachine_fields.machine.reschedule import mismatches
+    from statemachine_fields.schedule.reschedule import mismatches
 
     try:
         runner.own.use({lane.using for lane in runner.lanes}, "clocks")
         for bound, using in {(lane.bound, lane.using) for lane in runner.lanes}:
             try:
                 needless, missing = mismatches(bound, using)
-                undeclared = bound.undeclared_states(using=using)
+                undeclared = bound.face.undeclared_states(using=using)
             except (DatabaseError, InterfaceError) as error:
                 logger.info(
                     "Could not compare the clocks of %s with the policy in the code: %s", bound, str(error).strip()

@@ -135,7 +135,7 @@ class Runner:
         while (lease := self.inflight.buffer.take()) is not None:
             if not self._begin(lease):
                 continue
-            handler = lease.clock.handler
+            handler = lease.schedule.handler
             if handler is not None and handler.atomic:
                 verdict = run_atomic(self.attempts, self.events, lease)
             else:

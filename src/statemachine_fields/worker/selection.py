@@ -7,13 +7,13 @@ from typing import Any
 from django.apps import apps
 from django.core.management.base import CommandError
 
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.management.machines import find
 from statemachine_fields.worker.lanes import Lane, lanes_of
 from statemachine_fields.worker.options import WorkerOptions
 
 
-def select_machines(labels: list[str], excluded: list[str]) -> list[BoundMachine[Any]]:
+def select_machines(labels: list[str], excluded: list[str]) -> list[Binding[Any]]:
     """Return the timed machines that labels name, or all, less those excluded; or raise CommandError."""
     found = find(labels)
     timed = [machine for machine in found if machine.is_timed]
@@ -33,5 +33,5 @@ def lanes_for(options: WorkerOptions) -> list[Lane]:
     machines = []
     for label in options.machines:
         app, model, accessor = label.split(".")
-        machines.append(getattr(apps.get_model(app, model), accessor))
+        machines.append(getattr(apps.get_model(app, model), accessor)._meta)
     return lanes_of(machines, options.queues or None, options.database)

@@ -17,7 +17,7 @@ from django.apps import apps
 from django.db import connections, models
 
 from statemachine_fields.db.aging import Aging, Due, database_now, in_use, keep, recall
-from statemachine_fields.machine.bound import BoundMachine, find_machine
+from statemachine_fields.machine.binding import Binding, find_machine
 from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.lease import Lease
@@ -64,7 +64,7 @@ class Timeline:
     def __init__(self, using: str, lanes: Iterable[Lane]) -> None:
         self.using = using
         self.connection = connections[using]
-        self.lanes: dict[BoundMachine[Any], list[Lane]] = {}
+        self.lanes: dict[Binding[Any], list[Lane]] = {}
         for lane in lanes:
             self.lanes.setdefault(lane.bound, []).append(lane)
         self.agings = {
@@ -81,7 +81,7 @@ class Timeline:
         self.is_first = found is None
         self.passed = found or Passed(now, now, datetime.timedelta(0))
 
-    def _stored_machines(self) -> Iterator[BoundMachine[Any]]:
+    def _stored_machines(self) -> Iterator[Binding[Any]]:
         """Yield the machines whose tables this database has, timed or not: time passes for all."""
         tables = set(self.connection.introspection.table_names())
         for model in apps.get_models():
@@ -117,7 +117,7 @@ class Timeline:
         for bound, lanes in self.lanes.items():
             if (aging := self.agings[_columns(bound)]) not in self._in_use:
                 continue
-            priorities = {state: clock.priority for lane in lanes for state, clock in lane.clocks.items()}
+            priorities = {state: clock.priority for lane in lanes for state, clock in lane.schedules.items()}
             without = besides.key if besides is not None and besides.lane.bound is bound else None
             due = aging.first_due(priorities, self.stopped_at, without)
             if due is None:
@@ -126,7 +126,7 @@ class Timeline:
             if self.stands_still and as_of < self.stopped_at + TICK:
                 as_of = self.stopped_at
             if min(due.at, as_of) + self.passed.by <= until:
-                lane = next(lane for lane in lanes if due.status in lane.clocks)
+                lane = next(lane for lane in lanes if due.status in lane.schedules)
                 found.append(NextTry(lane, due, as_of + self.passed.by, as_of))
         return min(found, key=lambda each: (each.at, each.due.at), default=None)
 
@@ -173,8 +173,8 @@ class Timeline:
             return
         lease = verdict.lease
         dues = [] if verdict.delay is None else [self.stopped_at + datetime.timedelta(seconds=verdict.delay)]
-        if lease.clock.horizon is not None:
-            horizon = entered_at + datetime.timedelta(seconds=lease.clock.horizon)
+        if lease.schedule.horizon is not None:
+            horizon = entered_at + datetime.timedelta(seconds=lease.schedule.horizon)
             dues.append(max(horizon, self.stopped_at))
         if dues:
             self.agings[_columns(lease.lane.bound)].set_due(lease.key, lease.sequence, min(dues))
@@ -227,12 +227,12 @@ class Timeline:
                 return True
         return False
 
-    def _has_record(self, bound: BoundMachine[Any], key: Any, sequence: int, at: str) -> bool:
+    def _has_record(self, bound: Binding[Any], key: Any, sequence: int, at: str) -> bool:
         records: models.QuerySet[Any] = models.QuerySet(bound.transition_model, using=self.using)
         made_at = datetime.datetime.fromisoformat(at)
         return records.filter(instance_id=key, sequence=sequence, transitioned_at=made_at).exists()
 
-    def _rows(self, bound: BoundMachine[Any]) -> models.QuerySet[Any, tuple[Any, int, datetime.datetime]]:
+    def _rows(self, bound: Binding[Any]) -> models.QuerySet[Any, tuple[Any, int, datetime.datetime]]:
         names = bound.names
         rows: models.QuerySet[Any] = models.QuerySet(bound.model, using=self.using)
         return rows.values_list("pk", names.sequence, names.changed_at)
@@ -241,7 +241,7 @@ class Timeline:
         return database_now(self.connection, self._any_table)
 
 
-def _columns(bound: BoundMachine[Any]) -> tuple[str, str]:
+def _columns(bound: Binding[Any]) -> tuple[str, str]:
     """Return what two machines have in common that are one to the database, as those of a model and its proxy."""
     return bound.table.name, bound.table.columns["status"]
 

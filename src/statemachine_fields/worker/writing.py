@@ -141,7 +141,7 @@ def settle_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
         "failures": [verdict.failures for verdict in verdicts],
         "error": [verdict.error for verdict in verdicts],
         "next_at": [verdict.delay for verdict in verdicts],
-        "horizon": [None if each.kind is Kind.PARKED else each.lease.clock.horizon for each in verdicts],
+        "horizon": [None if each.kind is Kind.PARKED else each.lease.schedule.horizon for each in verdicts],
     }
     return lane.stay(rows)
 

@@ -47,7 +47,7 @@ def made_by_workers(model: Any) -> Any:
 def check_histories() -> Iterator[Broken]:
     """I2, I4, I6: an unbroken chain that ends in the row's status, no number twice, nothing but declared moves."""
     for model in MODELS:
-        for found in list(Verifier(model.states).findings())[:EXAMPLES]:
+        for found in list(Verifier(model.states._meta).findings())[:EXAMPLES]:
             yield Broken(
                 "I2 history", f"{labelled(model, found.pk)} {found.code}: {found.what}", labelled(model, found.pk)
             )
@@ -174,7 +174,7 @@ def check_statistics(elsewhere: Counter[tuple[str, str]], *, is_exact: bool) -> 
     for model in MODELS:
         made = counted(made_by_workers(model), "from_status")
         itself = counted(made_by_workers(model).filter(ITSELF), "from_status")
-        for state in model.states.graph.states:
+        for state in model.states._meta.graph.states:
             true, claimed = made[(state,)], told[str(model.states), state]
             if claimed > true:
                 text = f"{model.states} {state}: {claimed} moved by the statistics, {true} by the records"

@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import translation
 
 from statemachine_fields.drawing.details import NO_DETAILS, details_of
-from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.diagram import FORMATS, draw
+from statemachine_fields.drawing.diagram import FORMATS, draw
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.management.machines import find
 
 EXAMPLES = """\
@@ -94,7 +94,7 @@ class Command(BaseCommand):
         )
 
 
-def draw_all(machines: list[BoundMachine[Any]], format: str, details: bool = False) -> str:
+def draw_all(machines: list[Binding[Any]], format: str, details: bool = False) -> str:
     """Return one machine as its bare diagram, and several as one document."""
     if len(machines) > 1 and format == "svg":
         raise CommandError(f"An SVG shows one machine. Name one of: {', '.join(map(str, machines))}.")
@@ -103,4 +103,4 @@ def draw_all(machines: list[BoundMachine[Any]], format: str, details: bool = Fal
             machine: draw(machine.graph, details=details_of(machine) if details else NO_DETAILS) for machine in machines
         }
         return "\n".join(f"## `{machine}`\n\n```mermaid\n{drawing}```\n" for machine, drawing in drawings.items())
-    return "\n".join(machine.diagram(format, details=details) for machine in machines)
+    return "\n".join(machine.face.diagram(format, details=details) for machine in machines)

@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *, labels: list[str], database: str, strict: bool, format: str, **options: Any) -> None:
         machines = find_in(database, labels)
-        report = Report(self, options["limit"], as_json=format == "json")
+        report = VerifyReport(self, options["limit"], as_json=format == "json")
         progress = Progress(self.stderr, shown=self.stderr.isatty() and not options["no_progress"])
         for machine in machines:
             verifier = Verifier(machine, using=database, batch_size=options["batch_size"], on_page=progress.show)
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             raise CommandError(f"{counted(total[ERROR], 'error')} and {counted(total[WARNING], 'warning')}.")
 
 
-class Report:
+class VerifyReport:
     """What the command prints: findings as they come, and one line for each machine; or one JSON document."""
 
     def __init__(self, command: Command, limit: int, *, as_json: bool) -> None:

@@ -14,8 +14,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from statemachine_fields.db.dialect import dialect_for, is_served
-from statemachine_fields.machine.policy import is_queue_name
 from statemachine_fields.management.arguments import add_labels, at_least
+from statemachine_fields.schedule.policy import is_queue_name
 from statemachine_fields.worker.lanes import lanes_of
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.selection import select_machines
@@ -128,7 +128,9 @@ class Command(BaseCommand):
     def _warn_of_small_pools(self, lanes: list[Any], threads: int, coroutine_connections: int) -> None:
         """Say so if handlers may have to wait for a connection. What the worker itself uses is not from the pool."""
         for using in {lane.using for lane in lanes}:
-            handlers = [clock.handler for lane in lanes for clock in lane.clocks.values() if clock.handler is not None]
+            handlers = [
+                clock.handler for lane in lanes for clock in lane.schedules.values() if clock.handler is not None
+            ]
             is_async = any(handler.is_async for handler in handlers)
             wanted = coroutine_connections if is_async else 0
             wanted += threads if any(not handler.is_async for handler in handlers) else 0
@@ -163,7 +165,7 @@ class Command(BaseCommand):
 def room_in_pools(lanes: list[Any], threads: int) -> float:
     """Return how many connections coroutines can have beside the threads that run handlers, at least one."""
     sizes = [pool_size(connections[lane.using].settings_dict["OPTIONS"].get("pool")) for lane in lanes]
-    handlers = [clock.handler for lane in lanes for clock in lane.clocks.values() if clock.handler is not None]
+    handlers = [clock.handler for lane in lanes for clock in lane.schedules.values() if clock.handler is not None]
     taken = threads if any(not handler.is_async for handler in handlers) else 0
     return min((max(size - taken, 1) for size in sizes if size is not None), default=math.inf)
 

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shop.models import Order
-from statemachine_fields.machine.handlers import Handler
-from statemachine_fields.machine.policy import Clock, Policy
-from statemachine_fields.machine.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
+from statemachine_fields.schedule.handlers import Handler
+from statemachine_fields.schedule.policy import Policy, Schedule
+from statemachine_fields.schedule.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.outcomes import Kind
 from tests.worker.rows import lane_of, lease_on
@@ -19,8 +19,8 @@ from tests.worker.rows import lane_of, lease_on
 NOW = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
 
 
-def clock(handled: bool = True, **options) -> Clock:
-    return Clock.of("A", Policy(**options), Handler("run") if handled else None, "default")
+def clock(handled: bool = True, **options) -> Schedule:
+    return Schedule.of("A", Policy(**options), Handler("run") if handled else None, "default")
 
 
 def ago(seconds: float) -> dt.datetime:
@@ -31,7 +31,7 @@ def later(seconds: float) -> dt.datetime:
     return ago(-seconds)
 
 
-def see(its: Clock, *, entered: float = 10, due: float | None = 5, failures: int = 0) -> Upcoming | None:
+def see(its: Schedule, *, entered: float = 10, due: float | None = 5, failures: int = 0) -> Upcoming | None:
     """Return what comes next for a row that entered its state some seconds ago and is due in some."""
     next_at = None if due is None else later(due)
     return foresee(its, entered_at=ago(entered), next_at=next_at, failures=failures, now=NOW)
@@ -116,14 +116,14 @@ maybe = st.none() | tens(0, 200)
 def test_is_what_a_worker_does_at_that_instant(handled, timeout, deletion, entered, due, failures):
     options = {"timeout_after": timeout, "timeout_to": "CANCELLED"} if timeout is not None else {}
     policy = Policy(delete_after=deletion, **options)
-    its = Clock.of("PENDING", policy, Handler("look_for_payment") if handled else None, "default")
+    its = Schedule.of("PENDING", policy, Handler("look_for_payment") if handled else None, "default")
     found = see(its, entered=entered, due=due, failures=failures)
     if found is None:
         assert not its.runs
         return
 
     lease = lease_on(lane_of(Order), status="PENDING", failures=failures)
-    lease.clock, lease.age = its, (max(found.at, NOW) - ago(entered)).total_seconds()
+    lease.schedule, lease.age = its, (max(found.at, NOW) - ago(entered)).total_seconds()
     verdict = Attempts(max_crashes=5).without_handler(lease)
     last_try = Attempts(max_crashes=5).judge(lease, None) if verdict is None else verdict
 

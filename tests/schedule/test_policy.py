@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachine_fields import State, StateMachine
-from statemachine_fields.machine.handlers import Handler
-from statemachine_fields.machine.policy import (
+from statemachine_fields.schedule.handlers import Handler
+from statemachine_fields.schedule.policy import (
     DURATIONS,
     FOR_HANDLERS,
     LONGEST_BACKOFF,
     POLICY_OPTIONS,
     RETRY_AFTER,
-    Clock,
     Policy,
+    Schedule,
     is_queue_name,
     seconds_of,
 )
@@ -31,8 +31,8 @@ seconds = st.floats(min_value=0, max_value=1e9)
 maybe_seconds = st.none() | seconds
 
 
-def clock(handled: bool = True, **options) -> Clock:
-    return Clock.of("A", Policy(**options), Handler("run") if handled else None, "default")
+def clock(handled: bool = True, **options) -> Schedule:
+    return Schedule.of("A", Policy(**options), Handler("run") if handled else None, "default")
 
 
 class TestDurations:
@@ -174,8 +174,8 @@ class TestClock:
         assert (made.start_after, made.retry_after, made.backoff, made.priority) == (0.0, RETRY_AFTER, 1.0, 0)
 
     def test_queue_of_the_state_goes_before_that_of_the_machine(self):
-        assert Clock.of("A", Policy(queue="own"), None, "machine").queue == "own"
-        assert Clock.of("A", Policy(), None, "machine").queue == "machine"
+        assert Schedule.of("A", Policy(queue="own"), None, "machine").queue == "own"
+        assert Schedule.of("A", Policy(), None, "machine").queue == "machine"
 
     def test_retry_after_may_be_nothing(self):
         assert clock(retry_after=0).retry_after == 0.0

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
 
+from statemachine_fields.db.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.db.expressions import MachineValue
-from statemachine_fields.machine.batches import LARGEST_KEY_LIST, Batches, Done
-from statemachine_fields.machine.kept import newest_records
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.db.rows import all_rows
+from statemachine_fields.machine.kept_history import newest_records
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 
 class InitialRecorder:
     """Give rows without a history of their own their first record: number 1, or the one after those that were kept."""
 
-    def __init__(self, bound: BoundMachine[Any], queryset: models.QuerySet[Any], batch_size: int) -> None:
+    def __init__(self, bound: Binding[Any], queryset: models.QuerySet[Any], batch_size: int) -> None:
         self.bound = bound
         self.batches = Batches(bound, queryset, batch_size)
         self.recorded = 0
@@ -50,7 +50,7 @@ class InitialRecorder:
         return self.numbers[row[0]]
 
 
-def begin_after_kept(bound: BoundMachine[Any], keys: Sequence[Any], using: str) -> dict[Any, int]:
+def begin_after_kept(bound: Binding[Any], keys: Sequence[Any], using: str) -> dict[Any, int]:
     """Write the first record of those rows that have counted nothing and whose key has records, which then are of another
     row. Return its number for each. One query, if there are none."""
     begun: dict[Any, int] = {}

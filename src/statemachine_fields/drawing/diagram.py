@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from statemachine_fields.drawing.details import NO_DETAILS, Details
 from statemachine_fields.drawing.labels import label_of, label_of_move, labels_of, one_line, visible
 from statemachine_fields.drawing.svg import Marks, draw_svg
-from statemachine_fields.machine.graph import StateGraph
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.graph import StateGraph
 
 # What Mermaid and DOT both take for a name as it stands. Not so the words of their grammars, the names that Mermaid
 # gives to its own nodes, those that JavaScript finds on every object, and a name that ends in "direction", which

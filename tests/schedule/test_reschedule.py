@@ -15,7 +15,7 @@ from django.utils import timezone
 from lab.models import ByWorker, Chore, Crate, Sensor, Stamped, Ticking
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.expressions import MachineValue
-from statemachine_fields.machine.reschedule import SAMPLE, Changes, Rescheduler, mismatches
+from statemachine_fields.schedule.reschedule import SAMPLE, Changes, Rescheduler, mismatches
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,7 @@ def in_seconds(seconds):
 
 def write(row, **columns):
     """Write columns of the machine as somebody with its own wrapper can."""
-    names = type(row).states.names
+    names = type(row).states._meta.names
     written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
     type(row)._base_manager.filter(pk=row.pk).update(**written)
 
@@ -52,7 +52,7 @@ def about(seconds):
     return None if seconds is None else pytest.approx(seconds, abs=SOON)
 
 
-def reschedule(bound=Chore.states, **options):
+def reschedule(bound=Chore.states._meta, **options):
     """Return the states that have changes."""
     changes = Rescheduler(bound, using="default", **options).run()
     return {state: counts for state, counts in changes.items() if counts}
@@ -63,8 +63,8 @@ def policy(monkeypatch):
     """Return a function that gives a state of `Chore` another policy."""
 
     def change(state, **options):
-        clocks = {**Chore.states.clocks, state: replace(Chore.states.clocks[state], **options)}
-        monkeypatch.setattr(Chore.states, "clocks", clocks)
+        clocks = {**Chore.states._meta.schedules, state: replace(Chore.states._meta.schedules[state], **options)}
+        monkeypatch.setattr(Chore.states._meta, "schedules", clocks)
 
     return change
 
@@ -209,37 +209,37 @@ class TestModels:
     def test_without_handlers(self):
         row = Ticking.objects.create()
         write(row, next_at=None)
-        assert reschedule(Ticking.states) == {"FRESH": Changes(gained=1)}
+        assert reschedule(Ticking.states._meta) == {"FRESH": Changes(gained=1)}
         assert due_in(row) == about(60)
 
     def test_with_another_key(self):
         for row in [Crate.objects.create() for _ in range(7)]:
             write(row, next_at=None)
-        assert reschedule(Crate.states, batch_size=2) == {"NEW": Changes(gained=7)}
+        assert reschedule(Crate.states._meta, batch_size=2) == {"NEW": Changes(gained=7)}
 
     def test_in_two_tables(self):
         for row in [Sensor.objects.create() for _ in range(3)]:
             write(row, next_at=None)
-        assert reschedule(Sensor.states) == {"NEW": Changes(gained=3)}
+        assert reschedule(Sensor.states._meta) == {"NEW": Changes(gained=3)}
         assert Sensor.states.due().count() == 3
 
     def test_whose_state_says_nothing(self):
         row = ByWorker.objects.create()
         write(row, next_at=None)
-        assert reschedule(ByWorker.states) == {"FIRST": Changes(gained=1)}
+        assert reschedule(ByWorker.states._meta) == {"FIRST": Changes(gained=1)}
 
     def test_that_are_not_timed_are_refused(self):
         with pytest.raises(StateMachineError, match="is not timed"):
-            Rescheduler(Stamped.states, using="default")
+            Rescheduler(Stamped.states._meta, using="default")
         with pytest.raises(StateMachineError, match="is not timed"):
-            mismatches(Stamped.states, "default")
+            mismatches(Stamped.states._meta, "default")
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_of_another_database(self):
         for alias in ("default", "other"):
             Chore.objects.using(alias).create()
             Chore.objects.using(alias).update(status_next_at=MachineValue(None))
-        Rescheduler(Chore.states, using="other").run()
+        Rescheduler(Chore.states._meta, using="other").run()
         assert not Chore.states.due().exists()
         assert Chore.states.due().using("other").exists()
 
@@ -251,7 +251,7 @@ class TestBatches:
             chore("NEW", 1000, next_at=None)
         seen = []
         rescheduler = Rescheduler(
-            Chore.states, using="default", batch_size=size, on_batch=lambda work: seen.append(work.rows)
+            Chore.states._meta, using="default", batch_size=size, on_batch=lambda work: seen.append(work.rows)
         )
         assert rescheduler.run()["NEW"] == Changes(gained=7)
         assert (rescheduler.rows, seen[-1]) == (7, 7)
@@ -291,7 +291,7 @@ class TestBatches:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            Rescheduler(Chore.states, using="default", batch_size=2, on_batch=fail).run()
+            Rescheduler(Chore.states._meta, using="default", batch_size=2, on_batch=fail).run()
         assert Chore.states.due().count() == 4
 
     @pytest.mark.skipif(not connection.features.has_select_for_update, reason="only a database that locks rows")
@@ -343,29 +343,29 @@ class TestMismatches:
             Chore.objects.create(status=status)
         chore("NEW", 1000, next_at=None, error="parked")
         chore("NEW", 1000, next_at=None, lease_expires_at=in_seconds(60))
-        assert mismatches(Chore.states, "default") == (False, False)
+        assert mismatches(Chore.states._meta, "default") == (False, False)
 
     def test_rows_that_wait_for_nothing(self, policy):
         chore("NEW", 1000)
         policy("NEW", handler=None)
-        assert mismatches(Chore.states, "default") == (True, False)
+        assert mismatches(Chore.states._meta, "default") == (True, False)
         reschedule()
-        assert mismatches(Chore.states, "default") == (False, False)
+        assert mismatches(Chore.states._meta, "default") == (False, False)
 
     def test_rows_without_a_time(self):
         chore("DONE", 1000, next_at=None)
-        assert mismatches(Chore.states, "default") == (False, True)
+        assert mismatches(Chore.states._meta, "default") == (False, True)
         reschedule()
-        assert mismatches(Chore.states, "default") == (False, False)
+        assert mismatches(Chore.states._meta, "default") == (False, False)
 
     def test_rows_in_states_that_are_not_declared_are_nobodys(self):
         row = chore("NEW", 1000)
         write(row, status="LOST")
-        assert mismatches(Chore.states, "default") == (False, False)
+        assert mismatches(Chore.states._meta, "default") == (False, False)
 
     def test_is_a_look_at_each_state_that_runs(self, django_assert_num_queries):
         with django_assert_num_queries(1 + 3):
-            mismatches(Chore.states, "default")
+            mismatches(Chore.states._meta, "default")
 
     @pytest.mark.skipif(connection.vendor != "postgresql", reason="about the plans of PostgreSQL")
     def test_does_not_read_a_large_table(self):
@@ -373,7 +373,7 @@ class TestMismatches:
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE lab_chore")
         with CaptureQueriesContext(connection) as queries:
-            assert mismatches(Chore.states, "default") == (False, False)
+            assert mismatches(Chore.states._meta, "default") == (False, False)
         for query in queries:
             with connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql'].replace('%', '%%')}", [])

@@ -10,7 +10,7 @@ from django.test.utils import isolate_apps
 
 from lab.models import ByHand, ByOtherWorker, ByWorker, Chore, Payment, Ping
 from statemachine_fields import State, StateMachine, handler
-from statemachine_fields.machine.handlers import Handler
+from statemachine_fields.schedule.handlers import Handler
 from statemachine_fields.worker import HandlerContext
 
 
@@ -25,7 +25,7 @@ def machine(*, timed: bool = False, **options) -> StateMachine:
 
 
 def handlers(bound) -> dict[str, Handler]:
-    return {state: clock.handler for state, clock in bound.clocks.items() if clock.handler is not None}
+    return {state: clock.handler for state, clock in bound.schedules.items() if clock.handler is not None}
 
 
 def methods(bound) -> dict[str, str]:
@@ -44,8 +44,8 @@ class Meta:
 
 class TestMarks:
     def test_a_method_serves_its_state(self):
-        assert methods(Chore.states) == {"NEW": "start", "DOING": "finish"}
-        assert methods(ByWorker.states) == {"FIRST": "go_on"}
+        assert methods(Chore.states._meta) == {"NEW": "start", "DOING": "finish"}
+        assert methods(ByWorker.states._meta) == {"FIRST": "go_on"}
 
     def test_the_method_stays_a_method(self):
         assert ByWorker().go_on() == "LAST"
@@ -59,7 +59,7 @@ class TestMarks:
             def go_on(self):
                 return "C"
 
-        assert methods(Order.states) == {"A": "go_on", "B": "go_on"}
+        assert methods(Order.states._meta) == {"A": "go_on", "B": "go_on"}
 
     def test_decorators_may_be_stacked(self):
         class Order(models.Model):
@@ -71,7 +71,7 @@ class TestMarks:
             def go_on(self):
                 return "C"
 
-        assert {state: its.atomic for state, its in handlers(Order.states).items()} == {"A": True, "B": False}
+        assert {state: its.atomic for state, its in handlers(Order.states._meta).items()} == {"A": True, "B": False}
 
     def test_enum_members_stand_for_their_values(self):
         class Order(models.Model):
@@ -82,11 +82,11 @@ class TestMarks:
             def go_on(self):
                 return Choices.B
 
-        assert [type(state) for state in handlers(Order.states)] == [str]
+        assert [type(state) for state in handlers(Order.states._meta)] == [str]
 
     def test_how_to_call_it_is_seen(self):
-        assert handlers(Payment.states)["OPEN"] == Handler("book", atomic=True)
-        assert handlers(Ping.states)["SENT"] == Handler("await_answer", is_async=True, wants_context=True)
+        assert handlers(Payment.states._meta)["OPEN"] == Handler("book", atomic=True)
+        assert handlers(Ping.states._meta)["SENT"] == Handler("await_answer", is_async=True, wants_context=True)
 
     def test_a_handler_makes_the_machine_timed(self):
         class Plain(models.Model):
@@ -101,8 +101,8 @@ class TestMarks:
             def go_on(self):
                 return "B"
 
-        assert (Plain.states.is_timed, Timed.states.is_timed) == (False, True)
-        assert Plain.states.clocks == {}
+        assert (Plain.states._meta.is_timed, Timed.states._meta.is_timed) == (False, True)
+        assert Plain.states._meta.schedules == {}
 
     def test_decorated_methods_are_handlers_in_either_order(self):
         def loud(method):
@@ -126,8 +126,8 @@ class TestMarks:
             def inside(self):
                 return "C"
 
-        assert methods(Order.states) == {"A": "outside", "B": "inside"}
-        assert [its.wants_context for its in handlers(Order.states).values()] == [True, False]
+        assert methods(Order.states._meta) == {"A": "outside", "B": "inside"}
+        assert [its.wants_context for its in handlers(Order.states._meta).values()] == [True, False]
 
 
 class TestArguments:
@@ -137,7 +137,7 @@ class TestArguments:
             states = machine()
             go_on = handler("A")(method)
 
-        return handlers(Order.states)["A"]
+        return handlers(Order.states._meta)["A"]
 
     @pytest.mark.parametrize(
         ("method", "wants"),
@@ -197,14 +197,14 @@ class TestInheritance:
         class Two(base):
             pass
 
-        assert methods(One.states) == methods(Two.states) == {"A": "go_on"}
+        assert methods(One.states._meta) == methods(Two.states._meta) == {"A": "go_on"}
 
     def test_a_method_is_overridden_by_its_name(self, base):
         class One(base):
             def go_on(self, ctx):
                 return "C"
 
-        assert handlers(One.states)["A"] == Handler("go_on", atomic=True, wants_context=True)
+        assert handlers(One.states._meta)["A"] == Handler("go_on", atomic=True, wants_context=True)
         assert One().go_on(None) == "C"
 
     def test_a_state_is_given_to_another_method(self, base):
@@ -213,7 +213,7 @@ class TestInheritance:
             def other(self):
                 return "C"
 
-        assert handlers(One.states)["A"] == Handler("other")
+        assert handlers(One.states._meta)["A"] == Handler("other")
 
     def test_the_state_of_an_overridden_method_can_be_named_again(self, base):
         class One(base):
@@ -221,13 +221,13 @@ class TestInheritance:
             def go_on(self):
                 return "C"
 
-        assert handlers(One.states)["A"] == Handler("go_on", atomic=False)
+        assert handlers(One.states._meta)["A"] == Handler("go_on", atomic=False)
 
     def test_a_handler_is_dropped_with_none(self, base):
         class One(base):
             go_on = None
 
-        assert not One.states.is_timed
+        assert not One.states._meta.is_timed
         assert [field.name for field in One._meta.local_fields][-1] == "status_changed_at"
 
     def test_an_override_must_be_a_method(self, base):
@@ -244,10 +244,10 @@ class TestInheritance:
                     return "C"
 
     def test_a_child_may_be_the_first_to_have_one(self):
-        assert not ByHand.states.is_timed
-        assert ByWorker.states.is_timed
-        assert ByWorker.states.machine is ByOtherWorker.states.machine
-        assert ByWorker.states.clocks["FIRST"].handler == ByOtherWorker.states.clocks["FIRST"].handler
+        assert not ByHand.states._meta.is_timed
+        assert ByWorker.states._meta.is_timed
+        assert ByWorker.states._meta.machine is ByOtherWorker.states._meta.machine
+        assert ByWorker.states._meta.schedules["FIRST"].handler == ByOtherWorker.states._meta.schedules["FIRST"].handler
 
     def test_mixins_may_bring_one(self, base):
         class Going:
@@ -258,7 +258,7 @@ class TestInheritance:
         class One(Going, base):
             pass
 
-        assert methods(One.states) == {"A": "go_on", "B": "finish"}
+        assert methods(One.states._meta) == {"A": "go_on", "B": "finish"}
 
     def test_the_most_derived_wins_in_a_diamond(self, base):
         class Left(base):
@@ -280,7 +280,7 @@ class TestInheritance:
         class Both(Left, Right):
             pass
 
-        assert methods(Both.states) == {"A": "left"}
+        assert methods(Both.states._meta) == {"A": "left"}
 
     def test_proxies_and_multi_table_children_share(self, base):
         class Parent(base):
@@ -314,14 +314,14 @@ class TestInheritance:
             def finish(self):
                 return "C"
 
-        assert methods(Parent.states) == {"A": "go_on"}
-        assert methods(Child.own) == {"B": "finish"}
+        assert methods(Parent.states._meta) == {"A": "go_on"}
+        assert methods(Child.own._meta) == {"B": "finish"}
 
     def test_a_machine_that_is_declared_anew_starts_without_handlers(self, base):
         class One(base):
             states = machine(timed=True)
 
-        assert methods(One.states) == {}
+        assert methods(One.states._meta) == {}
 
 
 class TestSeveralMachines:
@@ -335,7 +335,7 @@ class TestSeveralMachines:
             def pay(self):
                 return "PAID"
 
-        assert (Order.states.is_timed, Order.payment.is_timed) == (False, True)
+        assert (Order.states._meta.is_timed, Order.payment._meta.is_timed) == (False, True)
 
     @pytest.mark.parametrize("named", ["states", "other"])
     def test_the_one_that_is_named_is_meant(self, named):
@@ -348,7 +348,7 @@ class TestSeveralMachines:
             def go_on(self):
                 return "B"
 
-        timed = {name: getattr(Order, name).is_timed for name in ("states", "other")}
+        timed = {name: getattr(Order, name)._meta.is_timed for name in ("states", "other")}
         assert timed == {"states": named == "states", "other": named == "other"}
 
     def test_each_may_have_its_own(self):
@@ -365,7 +365,7 @@ class TestSeveralMachines:
             def two(self):
                 return "B"
 
-        assert (methods(Order.states), methods(Order.other)) == ({"A": "one"}, {"A": "two"})
+        assert (methods(Order.states._meta), methods(Order.other._meta)) == ({"A": "one"}, {"A": "two"})
 
     def test_which_one_is_meant_must_be_clear(self):
         with pytest.raises(

@@ -11,10 +11,11 @@ from django.db.models.signals import post_save
 from django.test.utils import isolate_apps, override_settings
 
 from lab.models import ByWorker, Chore, Ticking
-from statemachine_fields import State, StateMachine, handler, worker_checks
+from statemachine_fields import State, StateMachine, handler
 from statemachine_fields import checks as our_checks
 from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.signals import post_transition
+from statemachine_fields.worker import checks as worker_checks
 
 EDGES = {"A": ["B"], "B": ["C"]}
 
@@ -28,7 +29,7 @@ def machine(*states: State, **options) -> StateMachine:
 
 def told(model):
     """Return what is said of a model, by number, and assert that each has a hint and names the model."""
-    found = [*worker_checks.check_timed(model.states), *worker_checks.handlers_never_called(model)]
+    found = [*worker_checks.check_timed(model.states._meta), *worker_checks.handlers_never_called(model)]
     assert all(problem.hint and problem.obj is model for problem in found)
     said = [f"{problem.id.partition('.')[2]} {problem.msg}" for problem in found]
     return [each for each in said if not each.startswith("W107")]  # which is about the database of the suite
@@ -138,7 +139,7 @@ def test_options_that_only_a_handler_heeds(options, words):
 
 class TestRowByRow:
     def reasons(self, model=Chore):
-        return [each.msg for each in worker_checks.committed_row_by_row(model.states)]
+        return [each.msg for each in worker_checks.committed_row_by_row(model.states._meta)]
 
     def expected(self, words):
         return [f"Workers write the moves of 'states' row by row, because of {words}."]
@@ -286,7 +287,7 @@ class TestHandlersNeverCalled:
                 return "TIED"
 
         assert self.told(Gift) == []
-        assert Gift.wrapping.clocks["PLAIN"].handler.name == "tie"
+        assert Gift.wrapping._meta.schedules["PLAIN"].handler.name == "tie"
 
     def test_not_what_a_child_of_an_abstract_base_overrides(self):
         assert self.told(ByWorker) == []
@@ -348,8 +349,8 @@ class TestDatabases:
         assert worker_checks.check_one_process in checks.registry.registry.get_checks(include_deployment_checks=True)
 
     def found(self):
-        plain = list(worker_checks.no_worker_for_the_database(Chore.states))
-        deploy = list(worker_checks.one_process_only([Chore.states, Ticking.states]))
+        plain = list(worker_checks.no_worker_for_the_database(Chore.states._meta))
+        deploy = list(worker_checks.one_process_only([Chore.states._meta, Ticking.states]))
         assert all(problem.hint for problem in (*plain, *deploy))
         return tuple([f"{each.id.partition('.')[2]} {each.msg}" for each in part] for part in (plain, deploy))
 

@@ -1,19 +1,20 @@
 """When a row is due, and what becomes of one that fails. Pure Python: seconds in, seconds out.
 
-`Policy` is what a `State` says; `Clock` is what that comes to on one class, whose handlers are known. Every time is
+`Policy` is what a `State` says; `Schedule` is what that comes to on one class, whose handlers are known. Every time is
 counted from an instant that the database knows: when the row entered its state, or when the outcome is written.
 """
 
 from __future__ import annotations
 
 import datetime
+import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.handlers import Handler
+    from statemachine_fields.schedule.handlers import Handler
 
 Seconds: TypeAlias = "float | datetime.timedelta"
 
@@ -102,7 +103,7 @@ POLICY_OPTIONS = tuple(option.name for option in fields(Policy))
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class Schedule:
     """What time means to the rows of one state, in seconds."""
 
     state: str
@@ -120,7 +121,7 @@ class Clock:
     delete_after: float | None
 
     @classmethod
-    def of(cls, state: str, policy: Policy, handler: Handler | None, queue: str) -> Clock:
+    def of(cls, state: str, policy: Policy, handler: Handler | None, queue: str) -> Schedule:
         retry_after = seconds_of(policy.retry_after, "retry_after")
         return cls(
             state=state,
@@ -197,6 +198,11 @@ def seconds_of(duration: Seconds | None, name: str) -> float | None:
     if not 0 <= seconds <= datetime.timedelta(days=LONGEST_YEARS * 366).total_seconds():
         raise ValueError(f"{name} must not be negative, nor longer than {LONGEST_YEARS} years, got {duration!r}.")
     return seconds
+
+
+def plain(state: str) -> str:
+    """Return the bare string behind an enum member, so that databases and JSON see text."""
+    return str(state.value) if isinstance(state, enum.Enum) else state
 
 
 def is_queue_name(name: object) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.models import Invoice
-from statemachine_fields.machine.diagram import FORMATS, draw
+from statemachine_fields.drawing.diagram import FORMATS, draw
 from statemachine_fields.machine.graph import State, Transition, build_graph
 
 DOOR = {

@@ -1,4 +1,4 @@
-"""What people and programs may do with the clock of a row, and ask about the clocks of many.
+"""What people and programs may do with the schedule of a row, and ask about those of many.
 
 Each verb is one UPDATE that compares what it relies on, so that none can undo what a worker or a colleague did meanwhile.
 """
@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from django.db import models, router
 from django.db.models import Q
 
-from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.clock import DatabaseClock, StatementClock, read_instant
 from statemachine_fields.db.effects import RELEASE, RESUME, RUN_AT, Effect
+from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
-from statemachine_fields.machine.fields import row_label
-from statemachine_fields.machine.questions import StatementClock, read_instant
-from statemachine_fields.machine.rows import all_rows
 
 if TYPE_CHECKING:
     from statemachine_fields.db.columns import Names
-    from statemachine_fields.machine.bound import BoundMachine
-    from statemachine_fields.machine.policy import Clock
+    from statemachine_fields.machine.binding import Binding
+    from statemachine_fields.schedule.policy import Schedule
 
 M = TypeVar("M", bound=models.Model)
 
 
-class RowClock(Generic[M]):
-    """The clock of one row."""
+class RowSchedule(Generic[M]):
+    """When one row is due, and who holds it."""
 
-    def __init__(self, bound: BoundMachine[M], instance: M) -> None:
-        bound.require_clock()
+    def __init__(self, bound: Binding[M], instance: M) -> None:
+        bound.require_schedule()
         self.bound = bound
         self.names = bound.names
         self.instance = instance
@@ -81,7 +79,7 @@ class RowClock(Generic[M]):
         return all_rows(self.bound.model, self.using).filter(pk=self.bound.key_of(self.instance))
 
     def _reload(self) -> tuple[str, str]:
-        """Bring the clock's columns of the instance up to the row, and return its status and who holds it."""
+        """Bring the schedule's columns of the instance up to the row, and return its status and who holds it."""
         found: dict[str, Any] | None = self._row.values(self.names.status, *self.names.schedule).first()
         if found is None:
             raise RowMissing(row_label(self.instance), saved=True)
@@ -90,35 +88,29 @@ class RowClock(Generic[M]):
         return status, found[self.names.lease_owner]
 
 
-class ClockQuestions(Generic[M]):
+class ScheduleQuestions(Generic[M]):
     """What a timed machine can be asked of many rows at once."""
 
     if TYPE_CHECKING:
         model: type[M]
         names: Names
-        clocks: Any
+        schedules: Any
         is_timed: bool
 
-        @property
-        def _rows(self) -> models.QuerySet[M]: ...
-
     def due(self) -> models.QuerySet[M]:
-        """Return the rows that a worker could take now, those that have waited longest first."""
-        names = self.require_clock()
+        names = self.require_schedule()
         late = {f"{names.next_at}__lte": StatementClock(), f"{names.status}__in": self.states_that_run()}
-        return self._rows.filter(self.free_condition(), **late).order_by(names.next_at)
+        return self.model._default_manager.filter(self.free_condition(), **late).order_by(names.next_at)
 
     def leased(self) -> models.QuerySet[M]:
-        """Return the rows that a worker holds, those whose lease ends first at the top."""
-        names = self.require_clock()
-        return self._rows.filter(~self.free_condition()).order_by(names.lease_expires_at)
+        names = self.require_schedule()
+        return self.model._default_manager.filter(~self.free_condition()).order_by(names.lease_expires_at)
 
     def parked(self) -> models.QuerySet[M]:
-        """Return the rows that were taken out of the clock, with the reason in their `error` column."""
-        self.require_clock()
-        return self._rows.filter(self.parked_condition())
+        self.require_schedule()
+        return self.model._default_manager.filter(self.parked_condition())
 
-    def require_clock(self) -> Names:
+    def require_schedule(self) -> Names:
         if not self.is_timed:
             raise StateMachineError(
                 f"{self} is not timed: no state has a handler or a policy, so its rows have no clock."
@@ -127,8 +119,8 @@ class ClockQuestions(Generic[M]):
 
     def states_that_run(self) -> list[str]:
         """Return the states in which something is due sooner or later."""
-        clocks: list[Clock] = list(self.clocks.values())
-        return [clock.state for clock in clocks if clock.runs]
+        schedules: list[Schedule] = list(self.schedules.values())
+        return [schedule.state for schedule in schedules if schedule.runs]
 
     def parked_condition(self) -> Q:
         names = self.names

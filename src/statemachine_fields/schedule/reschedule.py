@@ -15,14 +15,13 @@ from django.db import models, transaction
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce, Least
 
-from statemachine_fields.db.clock import ComputedTime
-from statemachine_fields.machine.batches import Batches, Done
-from statemachine_fields.machine.questions import StatementClock
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.db.batches import Batches, Done
+from statemachine_fields.db.clock import ComputedTime, StatementClock
+from statemachine_fields.db.rows import all_rows
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
-    from statemachine_fields.machine.policy import Clock
+    from statemachine_fields.machine.binding import Binding
+    from statemachine_fields.schedule.policy import Schedule
 
 #: How far a row's time may be from what it should be. Two readings of the clock in one statement differ, too.
 SLACK = datetime.timedelta(seconds=5)
@@ -59,14 +58,14 @@ class Rescheduler:
 
     def __init__(
         self,
-        bound: BoundMachine[Any],
+        bound: Binding[Any],
         *,
         using: str,
         batch_size: int = 2000,
         dry_run: bool = False,
         on_batch: Callable[[Any], None] | None = None,
     ) -> None:
-        bound.require_clock()
+        bound.require_schedule()
         self.bound = bound
         self.names = bound.names
         self.dry_run = dry_run
@@ -135,20 +134,20 @@ class Rescheduler:
             | Q(**{f"{next_at}__lt": F(TARGET) - SLACK})
             | Q(**{f"{next_at}__gt": F(TARGET) + SLACK})
         )
-        declared = rows.filter(is_free & ~is_parked, **{f"{self.names.status}__in": list(self.bound.clocks)})
+        declared = rows.filter(is_free & ~is_parked, **{f"{self.names.status}__in": list(self.bound.schedules)})
         wrong: models.QuerySet[Any] = declared.annotate(**{TARGET: target}).filter(differs).order_by("pk")
         return wrong
 
     def _target(self, now: datetime.datetime) -> models.Expression:
         """Return when a row should be due, by its state."""
         cases = [
-            When(**{self.names.status: clock.state}, then=self._due(clock, now))
-            for clock in self.bound.clocks.values()
-            if clock.runs
+            When(**{self.names.status: schedule.state}, then=self._due(schedule, now))
+            for schedule in self.bound.schedules.values()
+            if schedule.runs
         ]
         return Case(*cases, default=_time(None), output_field=models.DateTimeField())
 
-    def _due(self, clock: Clock, now: datetime.datetime) -> models.Expression:
+    def _due(self, schedule: Schedule, now: datetime.datetime) -> models.Expression:
         """Return when a row of one state should be due, from what it has and what its policy says.
 
         Before the time that entering the state leads to, that time. After it what the row has, or now: but no later than
@@ -156,28 +155,28 @@ class Rescheduler:
         """
         names = self.names
         entered: Any = F(names.changed_at)
-        entry = datetime.timedelta(seconds=clock.entry_delay() or 0)
+        entry = datetime.timedelta(seconds=schedule.entry_delay() or 0)
         limits: list[Any] = [Coalesce(F(names.next_at), _time(now))]
-        if clock.handler is not None:
-            retry, longest = (_time(now + _seconds(each)) for each in (clock.retry_after, clock.longest_delay))
+        if schedule.handler is not None:
+            retry, longest = (_time(now + _seconds(each)) for each in (schedule.retry_after, schedule.longest_delay))
             has_failed = When(**{f"{names.failures}__gt": 0}, then=longest)
             limits.append(Case(has_failed, default=retry, output_field=models.DateTimeField()))
-        if clock.horizon is not None:
-            limits.append(_plus(entered, _seconds(clock.horizon)))
+        if schedule.horizon is not None:
+            limits.append(_plus(entered, _seconds(schedule.horizon)))
         late = Least(*limits) if len(limits) > 1 else limits[0]
         waits = When(**{f"{names.changed_at}__gt": now - entry}, then=_plus(entered, entry))
         return Case(waits, default=late, output_field=models.DateTimeField())
 
 
-def mismatches(bound: BoundMachine[Any], using: str) -> tuple[bool, bool]:
+def mismatches(bound: Binding[Any], using: str) -> tuple[bool, bool]:
     """Say whether rows have a time in states where nothing is ever due, and whether rows have none where something is.
 
     For a worker that starts: cheap, and therefore a look at some rows of each state only, however large the table.
     """
-    names = bound.require_clock()
+    names = bound.require_schedule()
     rows = all_rows(bound.model, using)
     running = bound.states_that_run()
-    idle = [state for state in bound.clocks if state not in running]
+    idle = [state for state in bound.schedules if state not in running]
     needless = rows.filter(**{f"{names.status}__in": idle, f"{names.next_at}__isnull": False}).exists()
     without = {f"{names.next_at}__isnull": True, f"{names.lease_expires_at}__isnull": True, names.error: ""}
     found = models.Count("pk", filter=Q(**without))

@@ -12,8 +12,8 @@ from django.db import models
 
 from statemachine_fields.db.clock import ComputedTime, DatabaseClock
 from statemachine_fields.db.expressions import MachineValue
+from statemachine_fields.db.fields import MachineColumn
 from statemachine_fields.exceptions import TIMED
-from statemachine_fields.machine.fields import MachineColumn
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -33,7 +33,7 @@ else:  # Django's fields take type arguments in the stubs and not at run time
 OWNER_LENGTH = 100
 
 
-class ClockColumn(MachineColumn):
+class ScheduleColumn(MachineColumn):
     """A column that a new row has at its default, whatever the instance holds."""
 
     remedy = TIMED
@@ -50,7 +50,7 @@ class ClockColumn(MachineColumn):
         return value
 
 
-class NextAtField(ClockColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
+class NextAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
     """When the row is due, by the database's clock; null while nothing is to be done with it."""
 
     is_computed = True
@@ -58,8 +58,8 @@ class NextAtField(ClockColumn, DateTimeField):  # type: ignore[misc]  # the stub
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None or not add:
             return super().pre_save(model_instance, add)
-        clock = self.bound.clocks.get(getattr(model_instance, self.bound.names.status))
-        delay = None if clock is None else clock.entry_delay()
+        schedule = self.bound.schedules.get(getattr(model_instance, self.bound.names.status))
+        delay = None if schedule is None else schedule.entry_delay()
         setattr(model_instance, self.attname, None)
         return MachineValue(None) if delay is None else DatabaseClock(delay)
 
@@ -68,27 +68,27 @@ class NextAtField(ClockColumn, DateTimeField):  # type: ignore[misc]  # the stub
         return value if ours else super().get_db_prep_save(value, connection)
 
 
-class LeaseOwnerField(ClockColumn, CharField):
+class LeaseOwnerField(ScheduleColumn, CharField):
     """Who holds the row. For people: it decides nothing."""
 
 
-class LeaseExpiresAtField(ClockColumn, DateTimeField):  # type: ignore[misc]
+class LeaseExpiresAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]
     """Until when the row is held; null if nobody holds it."""
 
 
-class LeaseTokenField(ClockColumn, BigIntegerField):
+class LeaseTokenField(ScheduleColumn, BigIntegerField):
     """Grows with every claim and every move and is never reset: who knows it holds the row."""
 
 
-class CountField(ClockColumn, IntegerField):
+class CountField(ScheduleColumn, IntegerField):
     """How many tries failed in this state, or ended with no outcome at all."""
 
 
-class ErrorField(ClockColumn, TextField):
+class ErrorField(ScheduleColumn, TextField):
     """What went wrong last. With no `next_at`: why the row is parked."""
 
 
-def clock_columns(machine: StateMachine, names: Names) -> dict[str, models.Field[Any, Any]]:
+def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Field[Any, Any]]:
     """Return the columns that make a machine timed. Each is nullable or has a default, so that adding them to a large
     table is quick."""
     zero: dict[str, Any] = {"default": 0, "db_default": 0, "editable": False, "machine": machine}
@@ -105,7 +105,7 @@ def clock_columns(machine: StateMachine, names: Names) -> dict[str, models.Field
     }
 
 
-def clock_indexes(model: type[models.Model], names: Names) -> list[models.Index]:
+def schedule_indexes(model: type[models.Model], names: Names) -> list[models.Index]:
     """Return the indexes of a timed machine, each of as few rows as will do.
 
     One finds due rows: a walk for each state, in the order in which they are due. The other finds those that a worker

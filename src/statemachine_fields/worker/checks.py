@@ -10,11 +10,11 @@ from django.core import checks
 from django.db import connections, models, router
 
 from statemachine_fields.db.dialect import dialect_for, is_served
-from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.descriptor import machines_of
-from statemachine_fields.machine.handlers import unheard_handlers
 from statemachine_fields.machine.listeners import reasons_for_each_row
-from statemachine_fields.machine.policy import RETRY_AFTER
+from statemachine_fields.schedule.handlers import unheard_handlers
+from statemachine_fields.schedule.policy import RETRY_AFTER
 
 
 # Many small projects run well on SQLite with the one worker process that it takes, so only those who ask how they would
@@ -33,13 +33,13 @@ def check_row_by_row(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
     return [each for bound in timed_machines(app_configs) for each in committed_row_by_row(bound)]
 
 
-def timed_machines(app_configs: Sequence[AppConfig] | None) -> list[BoundMachine[Any]]:
+def timed_machines(app_configs: Sequence[AppConfig] | None) -> list[Binding[Any]]:
     models_of = [config.get_models() for config in app_configs or apps.get_app_configs()]
     machines = [its for models_ in models_of for model in models_ for its in machines_of(model).values()]
     return list(dict.fromkeys(machine for machine in machines if machine.is_timed))
 
 
-def check_timed(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
+def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     """Check one machine, if it is timed, on the model that has its columns."""
     if not bound.is_timed:
         return
@@ -51,11 +51,11 @@ def check_timed(bound: BoundMachine[Any]) -> Iterator[checks.CheckMessage]:
     yield from no_worker_for_the_database(bound)
 
 
-def handler_of_a_terminal_state(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
-    for clock in bound.clocks.values():
-        if clock.handler is not None and bound.graph.is_terminal(clock.state):
+def handler_of_a_terminal_state(bound: Binding[Any]) -> Iterator[checks.Error]:
+    for schedule in bound.schedules.values():
+        if schedule.handler is not None and bound.graph.is_terminal(schedule.state):
             yield checks.Error(
-                f"{clock.handler.name}() handles {clock.state!r} of {bound.accessor!r}, which is terminal, so it could "
+                f"{schedule.handler.name}() handles {schedule.state!r} of {bound.accessor!r}, which is terminal, so it could "
                 "move its rows nowhere.",
                 hint="Remove the handler, or add the transition that it is there to make. To tidy up after a row is "
                 "done, use `delete_after`.",
@@ -64,11 +64,11 @@ def handler_of_a_terminal_state(bound: BoundMachine[Any]) -> Iterator[checks.Err
             )
 
 
-def handler_of_an_external_state(bound: BoundMachine[Any]) -> Iterator[checks.Error]:
-    for clock in bound.clocks.values():
-        if clock.handler is not None and bound.graph.states[clock.state].external:
+def handler_of_an_external_state(bound: Binding[Any]) -> Iterator[checks.Error]:
+    for schedule in bound.schedules.values():
+        if schedule.handler is not None and bound.graph.states[schedule.state].external:
             yield checks.Error(
-                f"{clock.handler.name}() handles {clock.state!r} of {bound.accessor!r}, which is external: someone else "
+                f"{schedule.handler.name}() handles {schedule.state!r} of {bound.accessor!r}, which is external: someone else "
                 "moves its rows.",
                 hint="Remove the handler, or `external=True`.",
                 obj=bound.model,
@@ -76,12 +76,12 @@ def handler_of_an_external_state(bound: BoundMachine[Any]) -> Iterator[checks.Er
             )
 
 
-def states_that_nothing_moves(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def states_that_nothing_moves(bound: Binding[Any]) -> Iterator[checks.Warning]:
     states = bound.graph.states
     stuck = [
-        clock.state
-        for clock in bound.clocks.values()
-        if not (clock.runs or states[clock.state].external or bound.graph.is_terminal(clock.state))
+        schedule.state
+        for schedule in bound.schedules.values()
+        if not (schedule.runs or states[schedule.state].external or bound.graph.is_terminal(schedule.state))
     ]
     if stuck:
         yield checks.Warning(
@@ -93,12 +93,12 @@ def states_that_nothing_moves(bound: BoundMachine[Any]) -> Iterator[checks.Warni
         )
 
 
-def retry_after_not_given(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def retry_after_not_given(bound: Binding[Any]) -> Iterator[checks.Warning]:
     states = bound.graph.states
     silent = [
-        clock.state
-        for clock in bound.clocks.values()
-        if clock.handler is not None and states[clock.state].retry_after is None
+        schedule.state
+        for schedule in bound.schedules.values()
+        if schedule.handler is not None and states[schedule.state].retry_after is None
     ]
     if silent:
         yield checks.Warning(
@@ -110,12 +110,12 @@ def retry_after_not_given(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
         )
 
 
-def options_without_a_handler(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
-    for clock in bound.clocks.values():
-        options = bound.graph.states[clock.state].for_handlers()
-        if options and clock.handler is None:
+def options_without_a_handler(bound: Binding[Any]) -> Iterator[checks.Warning]:
+    for schedule in bound.schedules.values():
+        options = bound.graph.states[schedule.state].for_handlers()
+        if options and schedule.handler is None:
             yield checks.Warning(
-                f"{clock.state!r} of {bound.accessor!r} has no handler, so {' and '.join(options)} "
+                f"{schedule.state!r} of {bound.accessor!r} has no handler, so {' and '.join(options)} "
                 f"{'means' if len(options) == 1 else 'mean'} nothing.",
                 hint="Write the handler, or remove the options.",
                 obj=bound.model,
@@ -123,7 +123,7 @@ def options_without_a_handler(bound: BoundMachine[Any]) -> Iterator[checks.Warni
             )
 
 
-def committed_row_by_row(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def committed_row_by_row(bound: Binding[Any]) -> Iterator[checks.Warning]:
     """Say why workers cannot move the rows together. What is connected to a signal later cannot be seen."""
     reasons = [] if bound.audit_model is None else list(reasons_for_each_row(bound))
     if reasons:
@@ -137,7 +137,7 @@ def committed_row_by_row(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
 
 def handlers_never_called(model: type[models.Model]) -> Iterator[checks.Warning]:
     """Check what a proxy or a multi-table child adds to a machine that it shares."""
-    for bound, methods in unheard_handlers(model).items():
+    for bound, methods in unheard_handlers(model, machines_of(model).values()).items():
         for name in methods:
             yield checks.Warning(
                 f"{name}() is never called for {bound.accessor!r}: workers run rows as instances of "
@@ -157,7 +157,7 @@ def worker_not_installed() -> checks.Warning:
     )
 
 
-def no_worker_for_the_database(bound: BoundMachine[Any]) -> Iterator[checks.Warning]:
+def no_worker_for_the_database(bound: Binding[Any]) -> Iterator[checks.Warning]:
     alias = router.db_for_write(bound.model)
     if not is_served(connections[alias]):
         yield checks.Warning(
@@ -169,7 +169,7 @@ def no_worker_for_the_database(bound: BoundMachine[Any]) -> Iterator[checks.Warn
         )
 
 
-def one_process_only(machines: Iterable[BoundMachine[Any]]) -> Iterator[checks.Warning]:
+def one_process_only(machines: Iterable[Binding[Any]]) -> Iterator[checks.Warning]:
     aliases = dict.fromkeys(router.db_for_write(machine.model) for machine in machines)
     for alias in aliases:
         connection = connections[alias]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import connections, models, router
 
 from statemachine_fields.db.expressions import MachineValue
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.db.rows import all_rows
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 #: How many keys one statement is given as parameters.
 LARGEST_KEY_LIST = 500
@@ -28,7 +28,7 @@ class Batches:
     """The rows of a queryset, as rows of the machine's own model or of the queryset's."""
 
     def __init__(
-        self, bound: BoundMachine[Any], queryset: models.QuerySet[Any] | models.Manager[Any], batch_size: int
+        self, bound: Binding[Any], queryset: models.QuerySet[Any] | models.Manager[Any], batch_size: int
     ) -> None:
         if isinstance(queryset, models.Manager):
             queryset = queryset.all()

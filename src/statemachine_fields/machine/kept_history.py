@@ -14,14 +14,14 @@ from django.db import models
 from django.db.models import Exists, Max, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
-from statemachine_fields.machine.batches import LARGEST_KEY_LIST
-from statemachine_fields.machine.rows import all_rows
+from statemachine_fields.db.batches import LARGEST_KEY_LIST
+from statemachine_fields.db.rows import all_rows
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
 
 
-def newest_records(bound: BoundMachine[Any], keys: Sequence[Any], using: str) -> dict[Any, int]:
+def newest_records(bound: Binding[Any], keys: Sequence[Any], using: str) -> dict[Any, int]:
     """Return the number of the newest record of each key that has one."""
     found: dict[Any, int] = {}
     for start in range(0, len(keys), LARGEST_KEY_LIST):
@@ -30,7 +30,7 @@ def newest_records(bound: BoundMachine[Any], keys: Sequence[Any], using: str) ->
     return found
 
 
-def records_of_rows(bound: BoundMachine[Any], records: models.QuerySet[Any]) -> models.QuerySet[Any]:
+def records_of_rows(bound: Binding[Any], records: models.QuerySet[Any]) -> models.QuerySet[Any]:
     """Return those records that are of the rows there are now, and not of rows that had the same key before them."""
     if not bound.keeps_history:
         return records

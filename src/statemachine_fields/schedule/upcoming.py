@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.policy import Clock
+    from statemachine_fields.schedule.policy import Schedule
 
 #: A row may be due this much before its deadline and meet it: two readings of the clock in one statement differ.
 SLACK = datetime.timedelta(seconds=1)
@@ -46,7 +46,7 @@ class Upcoming:
 
 
 def foresee(
-    clock: Clock,
+    schedule: Schedule,
     *,
     entered_at: datetime.datetime,
     next_at: datetime.datetime | None,
@@ -57,32 +57,32 @@ def foresee(
 
     :param now: a row that is overdue is judged by its age when a worker takes it, which is not before now.
     """
-    deadline = deadline_of(clock, entered_at)
-    if next_at is None or not clock.runs:
+    deadline = deadline_of(schedule, entered_at)
+    if next_at is None or not schedule.runs:
         return None
-    if clock.handler is None and deadline is not None:  # a worker puts back what it takes before that
+    if schedule.handler is None and deadline is not None:  # a worker puts back what it takes before that
         next_at = max(next_at, deadline.at)
     age = (max(next_at, now) - entered_at + SLACK).total_seconds()
-    if clock.is_to_be_deleted(age):
+    if schedule.is_to_be_deleted(age):
         return Upcoming(UpcomingKind.DELETE, next_at)
-    if clock.is_timed_out(age):
-        return Upcoming(UpcomingKind.TIME_OUT, next_at, to_state=clock.timeout_to, runs=clock.handler is not None)
-    is_last = clock.is_last_attempt(failures + 1)
+    if schedule.is_timed_out(age):
+        return Upcoming(UpcomingKind.TIME_OUT, next_at, to_state=schedule.timeout_to, runs=schedule.handler is not None)
+    is_last = schedule.is_last_attempt(failures + 1)
     return Upcoming(
         kind=UpcomingKind.RETRY if failures else UpcomingKind.RUN,
         at=next_at,
-        to_state=clock.error_to if is_last else None,
+        to_state=schedule.error_to if is_last else None,
         attempt=failures + 1 if failures or is_last else None,
-        of=clock.max_attempts if failures or is_last else None,
+        of=schedule.max_attempts if failures or is_last else None,
         runs=True,
     )
 
 
-def deadline_of(clock: Clock, entered_at: datetime.datetime) -> Upcoming | None:
+def deadline_of(schedule: Schedule, entered_at: datetime.datetime) -> Upcoming | None:
     """Return what happens to a row whatever its handler does, if anything."""
-    if clock.horizon is None:
+    if schedule.horizon is None:
         return None
-    at = entered_at + datetime.timedelta(seconds=clock.horizon)
-    if clock.is_to_be_deleted(clock.horizon):
+    at = entered_at + datetime.timedelta(seconds=schedule.horizon)
+    if schedule.is_to_be_deleted(schedule.horizon):
         return Upcoming(UpcomingKind.DELETE, at)
-    return Upcoming(UpcomingKind.TIME_OUT, at, to_state=clock.timeout_to, runs=clock.handler is not None)
+    return Upcoming(UpcomingKind.TIME_OUT, at, to_state=schedule.timeout_to, runs=schedule.handler is not None)

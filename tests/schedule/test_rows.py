@@ -52,7 +52,7 @@ def in_seconds(seconds):
 
 def clock_of(row):
     """Return the columns of a row's clock as the database has them, without their prefix."""
-    names = type(row).states.names
+    names = type(row).states._meta.names
     values = type(row)._base_manager.filter(pk=row.pk).values(*names.schedule).get()
     return {name: values[getattr(names, name)] for name in FEATURES["schedule"]}
 
@@ -65,7 +65,7 @@ def free(token, next_at):
 
 def write(row, **columns):
     """Write columns of the machine as somebody with its own wrapper can."""
-    names = type(row).states.names
+    names = type(row).states._meta.names
     written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
     type(row)._base_manager.filter(pk=row.pk).update(**written)
     row.refresh_from_db()
@@ -73,7 +73,7 @@ def write(row, **columns):
 
 def lease(row, owner="worker-1", seconds=60.0):
     """Let a worker claim the row, and bring the instance up to that."""
-    [lane] = lanes_of([type(row).states])
+    [lane] = lanes_of([type(row).states._meta])
     [taken] = [each for each in Claimer(owner, seconds).claim(lane, 100) if each.key == row.pk]
     row.refresh_from_db()
     return taken
@@ -110,9 +110,9 @@ def worn():
 class TestColumns:
     def test_only_timed_machines_have_them(self):
         names = {field.name for field in Stamped._meta.fields}
-        assert not names & set(Stamped.states.names.schedule)
-        assert Stamped.states.names.schedule == Chore.states.names.schedule
-        assert set(Chore.states.names.schedule) <= {field.name for field in Chore._meta.fields}
+        assert not names & set(Stamped.states._meta.names.schedule)
+        assert Stamped.states._meta.names.schedule == Chore.states._meta.names.schedule
+        assert set(Chore.states._meta.names.schedule) <= {field.name for field in Chore._meta.fields}
 
     def test_follow_the_name_of_the_status(self):
         with isolate_apps("lab"):
@@ -137,10 +137,10 @@ class TestColumns:
         ]
 
     def test_are_not_editable(self):
-        assert not any(Chore._meta.get_field(name).editable for name in Chore.states.columns)
+        assert not any(Chore._meta.get_field(name).editable for name in Chore.states._meta.columns)
 
     def test_a_child_of_a_plain_machine_may_have_them_alone(self):
-        assert not ByHand.states.is_timed
+        assert not ByHand.states._meta.is_timed
         assert "status_next_at" in {field.name for field in ByWorker._meta.fields}
         assert "status_next_at" not in {field.name for field in ByHand._meta.fields}
 
@@ -153,7 +153,7 @@ class TestColumns:
         assert not [each for each in Chore._meta.indexes if "status_lease_expires_at" in each.fields]
 
     def test_each_can_be_added_to_a_large_table_at_once(self):
-        for name in Chore.states.names.schedule:
+        for name in Chore.states._meta.names.schedule:
             field = Chore._meta.get_field(name)
             assert field.null or field.has_db_default(), name
 
@@ -176,14 +176,14 @@ class TestColumns:
                 class Meta:
                     app_label = "lab"
 
-        assert len({*Order.states.columns, *Order.other.columns}) == 20
+        assert len({*Order.states._meta.columns, *Order.other._meta.columns}) == 20
         assert len({index.name for index in Order._meta.indexes}) == 6
 
 
 class TestMigrations:
     def test_record_plain_fields(self):
         state = ModelState.from_model(Chore)
-        for name in Chore.states.names.schedule:
+        for name in Chore.states._meta.names.schedule:
             _name, path, _args, kwargs = state.fields[name].deconstruct()
             assert path.startswith("django.db.models."), path
             assert "machine" not in kwargs
@@ -476,7 +476,7 @@ class TestMovesInTheForeground:
 
     def test_the_worker_that_held_the_row_is_not_heard(self, worn):
         row, token = worn
-        [lane] = lanes_of([Chore.states])
+        [lane] = lanes_of([Chore.states._meta])
         row.states.transition_to("DOING")
         for verb in (lane.held, lane.release):
             assert verb([row.pk], [token]) == set()
@@ -607,7 +607,7 @@ class TestRelease:
         row, token = worn
         stale = Chore.objects.get()
         row.states.release()
-        [lane] = lanes_of([Chore.states])
+        [lane] = lanes_of([Chore.states._meta])
         [taken] = Claimer("worker-2", 60).claim(lane, 1, suspects=True)
         assert taken.token == token + 2
         assert stale.states.release() is False
@@ -617,7 +617,7 @@ class TestRelease:
     def test_the_worker_is_not_heard_any_more(self, worn):
         row, token = worn
         row.states.release()
-        [lane] = lanes_of([Chore.states])
+        [lane] = lanes_of([Chore.states._meta])
         assert lane.held([row.pk], [token]) == set()
 
     def test_of_a_multi_table_child(self):
@@ -682,7 +682,7 @@ class TestQuestions:
     def test_due_is_what_a_claim_takes(self):
         Chore.objects.bulk_create([Chore(status=status) for status in ("NEW", "DOING", "DONE", "FAILED", "HELD")])
         due = {chore.pk for chore in Chore.states.due()}
-        [lane] = lanes_of([Chore.states])
+        [lane] = lanes_of([Chore.states._meta])
         assert {taken.key for taken in Claimer("worker-1", 60).claim(lane, 100)} == due
         assert not Chore.states.due().exists()
         assert Chore.states.leased().count() == 2
@@ -767,7 +767,7 @@ class TestCost:
 @pytest.mark.django_db(transaction=True)
 class TestRaces:
     def claim(self):
-        [lane] = lanes_of([Chore.states])
+        [lane] = lanes_of([Chore.states._meta])
         return len(Claimer("worker-1", 60).claim(lane, 1))
 
     def test_of_a_claim_and_run_at_one_knows_of_the_other(self):
@@ -807,7 +807,7 @@ class TestRaces:
         """`run_at()` was in the way of a lease, and when it looks whose, there is none."""
         row = Chore.objects.create()
         taken = lease(row)
-        [lane] = lanes_of([Chore.states])
+        [lane] = lanes_of([Chore.states._meta])
         released = []
 
         def release_first(execute, sql, params, many, context):

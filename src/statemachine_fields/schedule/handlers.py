@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models
 
-from statemachine_fields.machine.graph import plain
+from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:
-    from statemachine_fields.machine.bound import BoundMachine
+    from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.descriptor import StateMachine
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,14 +85,16 @@ def has_handlers(model: type[models.Model], machine: StateMachine, accessor: str
     return any(_concerns(mark, machine, accessor) for _cls, _name, mark in _marks(model))
 
 
-def collect_handlers(model: type[models.Model], machine: StateMachine, accessor: str) -> dict[str, Handler]:
-    """Return the handlers of a class by state. A subclass overrides one by the method's name, like any method, or by
+def collect_handlers(
+    model: type[models.Model], machines: Mapping[str, StateMachine], accessor: str
+) -> dict[str, Handler]:
+    """Return the handlers of one of a class's machines by state. A subclass overrides one by the method's name, like any method, or by
     declaring another for the same state; it drops one by setting the name to None."""
     methods: dict[str, str] = {}
     atomic: dict[str, bool] = {}
     declared_by: dict[str, type] = {}
     for cls, name, mark in _marks(model):
-        for state in _states_of(mark, model, machine, accessor, name):
+        for state in _states_of(mark, model, machines, accessor, name):
             if declared_by.get(state) is cls and methods[state] != name:
                 raise ValueError(
                     f"{model._meta.label}: {methods[state]}() and {name}() both handle {state!r}. A state has one "
@@ -102,22 +104,24 @@ def collect_handlers(model: type[models.Model], machine: StateMachine, accessor:
     return {state: _described(model, name, atomic[state]) for state, name in methods.items()}
 
 
-def unheard_handlers(model: type[models.Model]) -> dict[BoundMachine[Any], list[str]]:
+def unheard_handlers(model: type[models.Model], machines: Iterable[Binding[Any]]) -> dict[Binding[Any], list[str]]:
     """Return what a proxy or a multi-table child declares or overrides for machines that it shares, by machine.
+
+    :param machines: those of the class, its own and those it shares.
 
     Rows are run as instances of the class that has the columns, so nobody would call these methods.
     """
-    from statemachine_fields.machine.descriptor import BoundAttribute, declared_machines
-
-    machines = [its.bound for its in declared_machines(model).values() if isinstance(its, BoundAttribute)]
+    machines = list(machines)
     own = [bound for bound in machines if bound.model is model]
     shared = [bound for bound in machines if bound.model is not model]
-    unheard: dict[BoundMachine[Any], list[str]] = {}
+    unheard: dict[Binding[Any], list[str]] = {}
     for cls in _own_classes(model):
         for name, value in list(vars(cls).items()):
             marks = [mark for mark in getattr(value, MARK, ()) if not any(_is_of(mark, bound) for bound in own)]
             for bound in shared:
-                called = {clock.handler.name for clock in bound.clocks.values() if clock.handler is not None}
+                called = {
+                    schedule.handler.name for schedule in bound.schedules.values() if schedule.handler is not None
+                }
                 if name in called or any(_is_of(mark, bound) for mark in marks):
                     unheard.setdefault(bound, []).append(name)
     return unheard
@@ -139,7 +143,7 @@ def _marks(model: type[models.Model]) -> Iterator[tuple[type, str, HandlerMark]]
                     yield cls, name, mark
 
 
-def _is_of(mark: HandlerMark, bound: BoundMachine[Any]) -> bool:
+def _is_of(mark: HandlerMark, bound: Binding[Any]) -> bool:
     return _concerns(mark, bound.machine, bound.accessor)
 
 
@@ -151,14 +155,12 @@ def _concerns(mark: HandlerMark, machine: StateMachine, accessor: str) -> bool:
 
 
 def _states_of(
-    mark: HandlerMark, model: type[models.Model], machine: StateMachine, accessor: str, name: str
+    mark: HandlerMark, model: type[models.Model], machines: Mapping[str, StateMachine], accessor: str, name: str
 ) -> tuple[str, ...]:
     """Return which of a mark's states are this machine's, or raise ValueError where nobody can tell."""
+    machine = machines[accessor]
     if mark.machine is not None:
         return mark.states if mark.machine is machine else ()
-    from statemachine_fields.machine.descriptor import declared_machines, machine_of
-
-    machines = {other: machine_of(declared) for other, declared in declared_machines(model).items()}
     if mark.accessor is not None:
         if mark.accessor not in machines:
             raise ValueError(f"{model._meta.label}.{name}(): there is no machine {mark.accessor!r} on the model.")

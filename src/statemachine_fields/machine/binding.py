@@ -1,0 +1,239 @@
+"""The machine as one concrete class has it: `Order.states._meta`. What people see of it is `Binding`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.apps import apps
+from django.db import models
+from django.db.models.base import ModelState
+
+from statemachine_fields.db.columns import FEATURES, Table
+from statemachine_fields.db.expressions import PendingStatus
+from statemachine_fields.db.rows import all_rows, row_label
+from statemachine_fields.exceptions import UnrecordedStatusChange
+from statemachine_fields.machine.bound import BoundMachine
+from statemachine_fields.machine.fields import StatusField
+from statemachine_fields.machine.guards import collect_guards
+from statemachine_fields.machine.judge import Judge
+from statemachine_fields.machine.listeners import is_made_plainly
+from statemachine_fields.machine.settling import Pending
+from statemachine_fields.machine.updates import is_expression
+from statemachine_fields.schedule.handlers import Handler, collect_handlers
+from statemachine_fields.schedule.policy import Schedule
+from statemachine_fields.schedule.rows import ScheduleQuestions
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.audit import StateTransition
+    from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.plan import Plan
+    from statemachine_fields.machine.questions import Questions
+
+M = TypeVar("M", bound=models.Model)
+
+
+class Binding(ScheduleQuestions[M]):
+    """A machine bound to the model whose table has its columns, and all that follows from that."""
+
+    def __init__(self, machine: StateMachine, model: type[M], field: StatusField) -> None:
+        from statemachine_fields import checks  # noqa: F401 - registers them, even if the app is not installed
+        from statemachine_fields.machine.audit import build_audit_model  # needs the app registry
+
+        self.machine = machine
+        self.model = model
+        self.field = field
+        self.graph = machine.graph
+        self.names = machine.names
+        self.accessor = field.accessor
+        self.columns = machine.columns_of(model, field.accessor)
+        for column in self.columns:
+            model._meta.get_field(column).bound = self  # type: ignore[union-attr]
+        self.guards = MappingProxyType(collect_guards(model, machine, self.accessor))
+        #: Whether records outlive their row, whose key may then be used again.
+        self.keeps_history = machine.history_on_delete is models.DO_NOTHING
+        self.is_timed = len(self.columns) > len(self.names.columns)
+        from statemachine_fields.machine.descriptor import declared_machines, machine_of
+
+        machines = {name: machine_of(declared) for name, declared in declared_machines(model).items()}
+        handlers = collect_handlers(model, machines, self.accessor)  # also where it finds only what is wrong with them
+        self.schedules = MappingProxyType(self._set_schedules(handlers) if self.is_timed else {})
+        #: The attribute that has the key of the row with the machine's columns.
+        self.key_name: str = model._meta.pk.attname
+        self.judge = Judge(self)
+        self.plans: dict[tuple[Any, ...], Plan] = {}
+        self.audit_model = build_audit_model(self)
+        if self.audit_model is not None:
+            self.table = self._describe_table(self.audit_model)
+        #: What people see of it.
+        self.face = BoundMachine(self)
+
+    def __str__(self) -> str:
+        return f"{self.model._meta.label}.{self.accessor}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find_machine, (self.model._meta.label, self.accessor)
+
+    @property
+    def transition_model(self) -> type[StateTransition[M]]:
+        """The audit model."""
+        if self.audit_model is None:
+            raise AttributeError(
+                f"{self} has no audit model: the name {self.names.audit_model(self.model.__name__)!r} is taken by "
+                "another model of the app. Run `manage.py check`."
+            )
+        return self.audit_model
+
+    @property
+    def questions(self) -> Questions[M]:
+        from statemachine_fields.machine.questions import Questions
+
+        return Questions(self)
+
+    def label_of(self, state: str) -> str:
+        """Return a state's label in the active language, or the value itself if it is no longer declared."""
+        return str(self.graph.states[state].label) if state in self.graph else state
+
+    def key_of(self, instance: models.Model) -> Any:
+        """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""
+        return getattr(instance, self.key_name)
+
+    def settle(self, pending: Pending) -> PendingStatus:
+        """Return what a `save()` writes for a status that is already recorded."""
+        pending.was_saved = True
+        return PendingStatus(
+            field=self.field,
+            sequence_column=self.names.sequence,
+            status=pending.status,
+            sequence=pending.sequence,
+            record_pk=self.transition_model._meta.pk,
+            record_id=pending.record_id,
+        )
+
+    def _set_schedules(self, handlers: Mapping[str, Handler]) -> dict[str, Schedule]:
+        return {
+            value: Schedule.of(value, state, handlers.get(value), self.machine.queue)
+            for value, state in self.graph.states.items()
+        }
+
+    def entry_delay(self, state: str, after: float | None = None) -> float | None:
+        """Return in how many seconds a row that enters the state is due; None for never."""
+        return self.schedules[state].entry_delay(after) if self.is_timed else None
+
+    def _describe_table(self, audit_model: type[StateTransition[M]]) -> Table:
+        """Return what the machine's columns and its audit table are called in the database."""
+        meta, audit = self.model._meta, audit_model._meta
+        return Table(
+            name=meta.db_table,
+            key=str(meta.pk.column),
+            audit=audit.db_table,
+            columns={
+                column: getattr(self.names, column)
+                for feature, columns in FEATURES.items()
+                if feature == "machine" or self.is_timed
+                for column in columns
+            },
+            key_field=meta.pk,
+            id_field=audit.pk,
+            time_field=audit.get_field("transitioned_at"),
+        )
+
+    def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return values for the fields that `transition_base` added to the audit table, or raise TypeError."""
+        if not record:
+            return {}
+        unknown = set(record) - self.record_fields
+        if unknown:
+            raise TypeError(
+                f"{self}: record= names {', '.join(sorted(unknown))}, but transition_base adds "
+                f"{', '.join(sorted(self.record_fields)) or 'nothing'}. Nothing was written."
+            )
+        return dict(record)
+
+    @cached_property
+    def _extra_fields(self) -> tuple[Any, ...]:
+        """The fields that `transition_base` added to the audit table."""
+        base = self.machine.transition_base
+        names = () if base is None else [field.name for field in base._meta.local_fields]
+        fields: list[Any] = [self.transition_model._meta.get_field(name) for name in names]
+        return tuple(field for field in fields if not field.generated)
+
+    @cached_property
+    def extra_columns(self) -> tuple[str, ...]:
+        return tuple(field.column for field in self._extra_fields)
+
+    @cached_property
+    def record_fields(self) -> frozenset[str]:
+        return frozenset(field.name for field in self._extra_fields)
+
+    def draft_record(
+        self, record: Mapping[str, Any], connection: Any
+    ) -> tuple[StateTransition[M] | None, tuple[Any, ...] | None]:
+        """Return a record with the added fields filled, and their values ready for the database.
+
+        The values are None if the database is to compute one of them, which our statement cannot ask for.
+        """
+        if not self._extra_fields:
+            return None, ()
+        draft = self.build_record(**record)
+        values = [field.pre_save(draft, True) for field in self._extra_fields]
+        if any(is_expression(value) for value in values):
+            return draft, None
+        pairs = zip(self._extra_fields, values, strict=True)
+        return draft, tuple(field.get_db_prep_save(value, connection) for field, value in pairs)
+
+    def load_record(
+        self, instance: M, using: str, values: dict[str, Any], draft: StateTransition[M] | None, *, adding: bool
+    ) -> StateTransition[M]:
+        """Return an audit row as if read from the database, or as it is to be inserted."""
+        model = self.transition_model
+        made: StateTransition[M]
+        if draft is not None:
+            made = draft
+            vars(made).update(values)
+        elif adding or not is_made_plainly(model):
+            made = self.build_record(**values)
+        else:  # what __init__() would do, were it not asked so often
+            made = model.__new__(model)
+            vars(made).update(values, _state=ModelState())
+        state = made._state
+        state.adding, state.db = adding, using
+        state.fields_cache["instance"] = instance
+        return made
+
+    def build_record(self, **values: Any) -> StateTransition[M]:
+        """Return a new audit row, not yet written."""
+        audit: Any = self.transition_model  # the stubs cannot know the fields of a class made at run time
+        record: StateTransition[M] = audit(**values)
+        return record
+
+    def sync_with_row(self, instance: models.Model, using: str) -> None:
+        """Bring an instance that was made by hand up to the row it has been saved to, or refuse to move that row."""
+        rows = all_rows(self.model, using).filter(pk=self.key_of(instance))
+        columns: dict[str, Any] = rows.values(*self.columns).first() or {}
+        given = getattr(instance, self.names.status)
+        if given not in (self.graph.initial, columns.get(self.names.status)):
+            was = columns.get(self.names.status)
+            raise UnrecordedStatusChange(row_label(instance), self.names.status, self.accessor, was, given)
+        vars(instance).update(columns)
+        self.field.assignments.forget(instance)
+
+    def record_first(self, rows: Iterable[tuple[Any, str, Any]], using: str, number: int = 1) -> None:
+        """Write the first transition of rows whose counter says that they have it, from their key, status and time."""
+        all_rows(self.transition_model, using).bulk_create(
+            self.build_record(
+                instance_id=key, from_status="", to_status=status, transitioned_at=changed_at, sequence=number
+            )
+            for key, status, changed_at in rows
+        )
+
+
+def find_machine(label: str, accessor: str) -> Binding[Any]:
+    """Return a machine by its name: how one is pickled."""
+    face: BoundMachine[Any] = getattr(apps.get_model(label), accessor)
+    return face._meta

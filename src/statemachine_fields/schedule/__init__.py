@@ -1,0 +1,1 @@
+"""When a row is due."""
