@@ -5,12 +5,20 @@ from __future__ import annotations
 import html
 import re
 import uuid
+from contextlib import contextmanager
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.core.exceptions import ValidationError
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+
+from lab.models import Dossier
+from statemachine_fields.signals import pre_transition
+
+#: What those have who may move dossiers.
+MOVER = ("view_dossier", "change_dossier")
 
 
 def page(model, name="changelist", *args):
@@ -23,6 +31,15 @@ def staff(client, *permissions, username=None):
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     client.force_login(user)
     return client
+
+
+def dossiers(count, **values):
+    return Dossier.objects.bulk_create(Dossier(**values) for _ in range(count))
+
+
+def look(client, row):
+    """Open the page of a row."""
+    return client.get(page(type(row), "change", row.pk))
 
 
 def text_of(response):
@@ -53,3 +70,40 @@ def press(client, row, accessor="states", *, to, expected=None, beside="", **fie
     sequence = getattr(row, f"{type(row).__dict__[accessor].bound.names.sequence}") if expected is None else expected
     url = page(type(row), "move", row.pk, accessor)
     return client.post(url, {"_to": to, "_expected": sequence, "_note": beside, **fields}, follow=True)
+
+
+def act(client, rows, action, **fields):
+    """Choose an action of the list for rows, and follow to what is shown then."""
+    data = {"action": action, "_selected_action": [row.pk for row in rows], **fields}
+    return client.post(page(type(rows[0])), data, follow=True)
+
+
+def choose(client, rows, to, **fields):
+    """Choose the action "Move to …" for rows."""
+    return act(client, rows, f"states_move_to_{to}", **fields)
+
+
+def confirm(client, rows, to, shown, **fields):
+    """Confirm what the page that such an action shows would do."""
+    seen_at = re.search(r'name="_seen_at" value="([^"]*)"', shown.content.decode()).group(1)
+    return choose(client, rows, to, _confirm="1", _seen_at=html.unescape(seen_at), **fields)
+
+
+def choices(response):
+    """Return what the filter by state offers."""
+    found = re.search(r"By status.*?</ul>", response.content.decode(), re.DOTALL).group()
+    return [html.unescape(text.strip()) for text in re.findall(r"<a [^>]*>([^<]*)</a>", found)]
+
+
+@contextmanager
+def veto(reason):
+    """Let a receiver refuse every move of a dossier."""
+
+    def refuse(**kwargs):
+        raise ValidationError(reason)
+
+    pre_transition.connect(refuse, sender=Dossier)
+    try:
+        yield
+    finally:
+        pre_transition.disconnect(refuse, sender=Dossier)

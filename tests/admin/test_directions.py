@@ -9,14 +9,13 @@ from django.contrib import admin
 
 from lab.models import Dossier
 from statemachine_fields.admin import StateTransitionAdmin
-from tests.admin.browsing import page, press
+from tests.admin.browsing import look, page, press
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def dossier():
-    dossier = Dossier.objects.create(title="Case 7")
+def dossier(dossier):
     dossier.states.transition_to("CHECK")
     return dossier
 
@@ -31,7 +30,7 @@ def arrows(response):
 def test_arrows_point_at_where_a_row_went(admin_client, dossier, settings, language, arrow):
     settings.LANGUAGE_CODE = language
 
-    row = admin_client.get(page(Dossier, "change", dossier.pk))
+    row = look(admin_client, dossier)
     story = admin_client.get(page(Dossier, "story", dossier.pk, "states"))
     machine = admin_client.get(page(Dossier, "machine", "states"))
     asked = press(admin_client, dossier, to="LOST")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
 
 import pytest
 from django.contrib import admin
@@ -12,26 +11,9 @@ from django.contrib import admin
 from lab.admin import DossierAdmin
 from lab.models import Dossier
 from statemachine_fields import Transition
-from tests.admin.browsing import messages_of, page, press, staff, text_of, words_of
+from tests.admin.browsing import choose, look, messages_of, page, press, staff, text_of, words_of
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def dossier():
-    return Dossier.objects.create(title="Case 7")
-
-
-@pytest.fixture
-def declare(monkeypatch):
-    """A function that says more of moves of a dossier than its model does."""
-
-    def declare(moves):
-        graph = Dossier.states._meta.graph
-        details = {**graph.details, **{(source, each.to): each for source, each in moves}}
-        monkeypatch.setattr(Dossier.states._meta, "graph", replace(graph, details=details))
-
-    return declare
 
 
 @pytest.fixture
@@ -53,22 +35,18 @@ def actions(response):
     return re.findall(r'<option value="states_move_to_(\w+)">', response.content.decode())
 
 
-def look(client, dossier):
-    return client.get(page(Dossier, "change", dossier.pk))
-
-
 # Moves of the system's own
 
 
 def test_a_move_of_the_systems_own_has_no_button(admin_client, dossier, declare):
-    declare([("OPEN", Transition("CHECK", button=False))])
+    declare(("OPEN", Transition("CHECK", button=False)))
 
     assert [state for _look, state in buttons(look(admin_client, dossier))] == ["LOST", "DONE", "GONE"]
 
 
 def test_a_state_that_only_the_system_leaves_says_so(admin_client, dossier, declare):
     dossier.states.transition_to("LOST")
-    declare([("LOST", Transition("OPEN", button=False))])
+    declare(("LOST", Transition("OPEN", button=False)))
 
     words = words_of(look(admin_client, dossier))
 
@@ -78,7 +56,7 @@ def test_a_state_that_only_the_system_leaves_says_so(admin_client, dossier, decl
 
 @pytest.mark.parametrize("fields", [{}, {"_confirm": "1"}, {"expected": 7}])
 def test_the_address_of_such_a_move_is_forbidden(admin_client, dossier, declare, fields):
-    declare([("OPEN", Transition("CHECK", button=False))])
+    declare(("OPEN", Transition("CHECK", button=False)))
 
     assert press(admin_client, dossier, to="CHECK", **fields).status_code == 403
     url = page(Dossier, "move", dossier.pk, "states")
@@ -88,7 +66,7 @@ def test_the_address_of_such_a_move_is_forbidden(admin_client, dossier, declare,
 
 def test_who_is_overtaken_by_the_system_is_told_so(admin_client, dossier, declare):
     """They pressed a button that they had. That the same move is the system's own from where the row is now is news."""
-    declare([("CHECK", Transition("DONE", button=False))])
+    declare(("CHECK", Transition("DONE", button=False)))
     Dossier.objects.get().states.transition_to("CHECK", metadata={"actor": "Grace"})
 
     response = press(admin_client, dossier, to="DONE", _confirm="1", seal="lead")
@@ -99,7 +77,7 @@ def test_who_is_overtaken_by_the_system_is_told_so(admin_client, dossier, declar
 
 
 def test_programs_make_such_a_move_as_any_other(dossier, declare, django_user_model):
-    declare([("OPEN", Transition("CHECK", button=False))])
+    declare(("OPEN", Transition("CHECK", button=False)))
 
     assert dossier.states.can_transition_to("CHECK")
     dossier.states.transition_to("CHECK", user=django_user_model.objects.create_superuser("ada"))
@@ -107,25 +85,23 @@ def test_programs_make_such_a_move_as_any_other(dossier, declare, django_user_mo
 
 
 def test_there_is_no_action_if_the_system_alone_leads_there(admin_client, dossier, declare, offer_anew):
-    declare([("OPEN", Transition("GONE", button=False)), ("OPEN", Transition("CHECK", button=False))])
+    declare(("OPEN", Transition("GONE", button=False)), ("OPEN", Transition("CHECK", button=False)))
     offer_anew()
 
     response = admin_client.get(page(Dossier))
 
     assert actions(response) == ["OPEN", "CHECK", "DONE", "LOST"]  # CHECK leads to itself, by hand
-    data = {"action": "states_move_to_GONE", "_selected_action": [dossier.pk], "_confirm": "1"}
-    admin_client.post(page(Dossier), data)
+    choose(admin_client, [dossier], "GONE", _confirm="1")
     assert not dossier.states.history.exists()
 
 
 def test_an_action_leaves_rows_alone_that_only_the_system_moves_there(admin_client, dossier, declare, offer_anew):
-    declare([("OPEN", Transition("CHECK", button=False))])
+    declare(("OPEN", Transition("CHECK", button=False)))
     offer_anew()
     checked = Dossier.objects.create(status="CHECK")
-    data = {"action": "states_move_to_CHECK", "_selected_action": [dossier.pk, checked.pk]}
 
-    shown = admin_client.post(page(Dossier), data, follow=True)
-    done = admin_client.post(page(Dossier), {**data, "_confirm": "1"}, follow=True)
+    shown = choose(admin_client, [dossier, checked], "CHECK")
+    done = choose(admin_client, [dossier, checked], "CHECK", _confirm="1")
 
     assert "1 of 2 selected rows can move" in words_of(shown)
     assert "1 The system makes this move, not people." in words_of(shown)
@@ -137,7 +113,7 @@ def test_an_action_leaves_rows_alone_that_only_the_system_moves_there(admin_clie
 
 
 def test_a_dangerous_button_looks_it_and_comes_after_the_others(admin_client, dossier, declare):
-    declare([("OPEN", Transition("CHECK", danger=True))])
+    declare(("OPEN", Transition("CHECK", danger=True)))
 
     assert buttons(look(admin_client, dossier)) == [
         ("button", "LOST"),
@@ -148,7 +124,7 @@ def test_a_dangerous_button_looks_it_and_comes_after_the_others(admin_client, do
 
 
 def test_a_dangerous_question_has_no_default_button(admin_client, dossier, declare):
-    declare([("OPEN", Transition("CHECK", danger=True, confirm=True))])
+    declare(("OPEN", Transition("CHECK", danger=True, confirm=True)))
 
     content = press(admin_client, dossier, to="CHECK").content.decode()
 
@@ -165,22 +141,21 @@ def test_a_harmless_question_has_one(admin_client, dossier):
     assert "disabled hidden" not in content
 
 
-@pytest.mark.parametrize(("danger", "look"), [(True, "smf-danger"), (False, "default")])
-def test_many_rows_are_in_danger_if_one_of_them_is(admin_client, dossier, declare, danger, look):
-    declare([("OPEN", Transition("CHECK", danger=danger))])
+@pytest.mark.parametrize(("danger", "shown"), [(True, "smf-danger"), (False, "default")])
+def test_many_rows_are_in_danger_if_one_of_them_is(admin_client, dossier, declare, danger, shown):
+    declare(("OPEN", Transition("CHECK", danger=danger)))
     checked = Dossier.objects.create(status="CHECK")
-    data = {"action": "states_move_to_CHECK", "_selected_action": [dossier.pk, checked.pk]}
 
-    content = admin_client.post(page(Dossier), data).content.decode()
+    content = choose(admin_client, [dossier, checked], "CHECK").content.decode()
 
-    assert re.findall(r'<input type="submit" class="([^"]*)"', content) == [look]
+    assert re.findall(r'<input type="submit" class="([^"]*)"', content) == [shown]
     assert ('<button type="submit" disabled hidden>' in content) is danger
 
 
 def test_who_may_not_make_a_dangerous_move_is_told_as_of_any_other(client, dossier, declare):
-    declare([("OPEN", Transition("LOST", permission="lab.lose_dossier", danger=True))])
+    declare(("OPEN", Transition("LOST", permission="lab.lose_dossier", danger=True)))
 
-    response = staff(client, "view_dossier", "change_dossier").get(page(Dossier, "change", dossier.pk))
+    response = look(staff(client, "view_dossier", "change_dossier"), dossier)
 
     assert ("button smf-danger", "LOST") in buttons(response)
     assert "You do not have the permission for this move." in html.unescape(text_of(response))

@@ -9,14 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 from lab.admin import DossierAdmin
 from lab.models import Dossier
 from statemachine_fields.admin import StateMachineAdminMixin
-from tests.admin.browsing import page
+from tests.admin.browsing import look, page
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def dossier():
-    return Dossier.objects.create(title="Case 7")
 
 
 def override(monkeypatch, name, function):
@@ -41,14 +36,14 @@ def test_readonly_fields_may_be_added_to(admin_client, dossier, monkeypatch):
     monkeypatch.setattr(DossierAdmin, "readonly_fields", ("team",))
     override(monkeypatch, "get_readonly_fields", lambda given, request, obj=None: (*given(request, obj), "seal"))
 
-    assert admin_client.get(page(Dossier, "change", dossier.pk)).status_code == 200
+    assert look(admin_client, dossier).status_code == 200
 
 
 def test_fieldsets_may_be_computed(admin_client, dossier, monkeypatch):
     monkeypatch.setattr(DossierAdmin, "readonly_fields", ["status"])
     override(monkeypatch, "get_fieldsets", lambda given, request, obj=None: [(None, {"fields": ["title", "status"]})])
 
-    assert "smf-badge" in admin_client.get(page(Dossier, "change", dossier.pk)).content.decode()
+    assert "smf-badge" in look(admin_client, dossier).content.decode()
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import html
 import re
-from contextlib import contextmanager
 
 import pytest
 from django import forms
 from django.contrib.admin.models import LogEntry
-from django.core.exceptions import ValidationError
 from django.core.files.base import ContentFile
 
 from lab.forms import SealForm
 from lab.models import Dossier
-from statemachine_fields.admin.base import MachineAdmin
-from statemachine_fields.signals import pre_transition
-from tests.admin.browsing import messages_of, page, press, staff, words_of
-from tests.admin.test_moves import with_form
+from statemachine_fields import Transition
+from tests.admin.browsing import MOVER, choose, dossiers, messages_of, page, press, staff, veto, words_of
 
 pytestmark = pytest.mark.django_db
-
-MOVER = ("view_dossier", "change_dossier")
-
-
-@pytest.fixture
-def dossier():
-    return Dossier.objects.create(title="Case 7")
-
-
-@contextmanager
-def veto(reason):
-    def refuse(**kwargs):
-        raise ValidationError(reason)
-
-    pre_transition.connect(refuse, sender=Dossier)
-    try:
-        yield
-    finally:
-        pre_transition.disconnect(refuse, sender=Dossier)
 
 
 def answers(response):
@@ -159,8 +136,8 @@ class ScanForm(SealForm):
 
 
 @pytest.mark.parametrize(("fields", "why"), [({}, "It has no seal."), ({"seal": "wax"}, "Wax is not good enough.")])
-def test_a_file_that_was_sent_is_asked_for_again(admin_client, dossier, monkeypatch, fields, why):
-    with_form(monkeypatch, Dossier, "OPEN", "DONE", ScanForm)
+def test_a_file_that_was_sent_is_asked_for_again(admin_client, dossier, declare, fields, why):
+    declare(("OPEN", Transition("DONE", form=ScanForm)))
 
     with_file = press(
         admin_client, dossier, to="DONE", _confirm="1", scan=ContentFile(b"...", name="scan.png"), **fields
@@ -184,27 +161,17 @@ def test_templates_of_a_theme_find_the_row_itself(admin_client, dossier):
 # Races
 
 
-def lose_a_race(monkeypatch, target):
-    """Let a colleague move the row after the next request has loaded it."""
-
-    def load(self, request, object_id):
-        row = given(self, request, object_id)
-        monkeypatch.setattr(MachineAdmin, "row_or_404", given)
-        Dossier.objects.get().states.transition_to(target, metadata={"actor": "Grace"})
-        return row
-
-    given = MachineAdmin.row_or_404
-    monkeypatch.setattr(MachineAdmin, "row_or_404", load)
-
-
 @pytest.mark.parametrize("after_it_was_loaded", [False, True])
 def test_who_comes_too_late_keeps_what_they_typed_and_decides_anew(
-    admin_client, dossier, monkeypatch, after_it_was_loaded
+    admin_client, dossier, meanwhile, after_it_was_loaded
 ):
-    if after_it_was_loaded:
-        lose_a_race(monkeypatch, "CHECK")
-    else:
+    def happen():
         Dossier.objects.get().states.transition_to("CHECK", metadata={"actor": "Grace"})
+
+    if after_it_was_loaded:
+        meanwhile(happen)
+    else:
+        happen()
 
     shown = press(admin_client, dossier, to="DONE", _confirm="1", seal="lead", beside="by phone")
 
@@ -214,7 +181,7 @@ def test_who_comes_too_late_keeps_what_they_typed_and_decides_anew(
     assert (answers(shown)["_expected"], answers(shown)["note"]) == ("1", "by phone")
 
 
-def test_the_form_of_the_state_that_the_row_is_in_now_has_what_was_typed(admin_client, dossier, monkeypatch):
+def test_the_form_of_the_state_that_the_row_is_in_now_has_what_was_typed(admin_client, dossier):
     dossier.states.transition_to("CHECK")
     Dossier.objects.get().states.transition_to("CHECK", metadata={"actor": "Grace"})
 
@@ -252,14 +219,8 @@ def test_who_sends_a_form_twice_is_told_that_it_is_done(admin_client, dossier):
     assert messages_of(response) == ["You have moved “Case 7” to Done already."]
 
 
-def test_a_row_that_is_deleted_meanwhile_is_told(admin_client, dossier, monkeypatch):
-    def load(self, request, object_id):
-        row = given(self, request, object_id)
-        Dossier.objects.all().delete()
-        return row
-
-    given = MachineAdmin.row_or_404
-    monkeypatch.setattr(MachineAdmin, "row_or_404", load)
+def test_a_row_that_is_deleted_meanwhile_is_told(admin_client, dossier, meanwhile):
+    meanwhile(Dossier.objects.all().delete)
 
     response = press(admin_client, dossier, to="DONE", _confirm="1", seal="lead")
 
@@ -269,13 +230,8 @@ def test_a_row_that_is_deleted_meanwhile_is_told(admin_client, dossier, monkeypa
 # Many rows
 
 
-def choose(client, rows, to, **fields):
-    data = {"action": f"states_move_to_{to}", "_selected_action": [row.pk for row in rows], **fields}
-    return client.post(page(Dossier), data, follow=True)
-
-
 def test_many_rows_that_all_refuse_leave_what_was_typed(admin_client):
-    rows = Dossier.objects.bulk_create(Dossier(status="CHECK") for _ in range(3))
+    rows = dossiers(3, status="CHECK")
 
     with veto("Not on a Sunday."):
         response = choose(admin_client, rows, "LOST", _confirm="1", where="in the cellar")
@@ -289,7 +245,7 @@ def test_many_rows_that_all_refuse_leave_what_was_typed(admin_client):
 
 
 def test_guards_that_refuse_all_of_many_rows_leave_the_note(admin_client):
-    rows = Dossier.objects.bulk_create(Dossier(status="CHECK") for _ in range(2))
+    rows = dossiers(2, status="CHECK")
 
     response = choose(admin_client, rows, "DONE", _confirm="1", note="They called")
 
@@ -299,7 +255,7 @@ def test_guards_that_refuse_all_of_many_rows_leave_the_note(admin_client):
 
 
 def test_many_rows_without_anything_typed_are_told_on_the_list(admin_client):
-    rows = Dossier.objects.bulk_create(Dossier(status="CHECK") for _ in range(2))
+    rows = dossiers(2, status="CHECK")
 
     response = choose(admin_client, rows, "DONE", _confirm="1")
 

@@ -12,7 +12,7 @@ from django.utils import translation
 from lab.models import Dossier
 from shop.models import Order
 from statemachine_fields.db.expressions import MachineValue
-from tests.admin.browsing import page, queries, staff, words_of
+from tests.admin.browsing import choices, choose, look, page, queries, staff, words_of
 
 pytestmark = pytest.mark.django_db
 
@@ -31,11 +31,6 @@ def legend(response):
     links = re.findall(r'<a href="([^"]*)">(.*?)</a>', found.group(1))
     text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", found.group(1))).split())
     return text, {re.sub(r"<[^>]+>", "", words): html.unescape(url) for url, words in links}
-
-
-def choices(response):
-    found = re.search(r"By status.*?</ul>", response.content.decode(), re.DOTALL).group()
-    return [html.unescape(text.strip()) for text in re.findall(r"<a [^>]*>([^<]*)</a>", found)]
 
 
 # The list
@@ -135,7 +130,7 @@ def test_the_badge_says_what_is_wrong_with_it(admin_client):
 def test_the_row_says_what_is_wrong_and_what_to_do(admin_client):
     (row,) = lost()
 
-    words = words_of(admin_client.get(page(Dossier, "change", row.pk)))
+    words = words_of(look(admin_client, row))
 
     assert (
         "MISLAID is not a state that Dossier declares. No move leads out of it, and no worker takes the row." in words
@@ -148,14 +143,14 @@ def test_who_may_only_look_is_told_too(client):
     (row,) = lost()
     staff(client, "view_dossier")
 
-    assert "is not a state that Dossier declares." in words_of(client.get(page(Dossier, "change", row.pk)))
+    assert "is not a state that Dossier declares." in words_of(look(client, row))
 
 
 def test_it_is_said_in_the_language_of_the_reader(admin_client):
     (row,) = lost()
 
     with translation.override("de"):
-        words = words_of(admin_client.get(page(Dossier, "change", row.pk)))
+        words = words_of(look(admin_client, row))
 
     assert "MISLAID ist kein Zustand, den Dossier deklariert." in words
 
@@ -164,7 +159,7 @@ def test_the_clock_of_such_a_row_stands_still(admin_client):
     order = Order.objects.create(customer="Ada", total=10)
     Order.objects.filter(pk=order.pk).update(status=MachineValue("MISLAID"))
 
-    response = admin_client.get(page(Order, "change", order.pk))
+    response = look(admin_client, order)
 
     assert "Clock: Never: no worker takes rows of a state that is not declared" in words_of(response)
     assert 'name="verb"' not in response.content.decode()
@@ -187,9 +182,6 @@ def test_the_page_of_the_machine_has_the_same_line(admin_client):
 
 
 def test_an_action_says_that_there_is_no_move_from_there(admin_client):
-    rows = lost(2)
-    data = {"action": "states_move_to_CHECK", "_selected_action": [row.pk for row in rows]}
-
-    words = words_of(admin_client.post(page(Dossier), data))
+    words = words_of(choose(admin_client, lost(2), "CHECK"))
 
     assert "2 MISLAID is not a state that Dossier declares." in words

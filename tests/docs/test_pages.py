@@ -14,9 +14,9 @@ import statemachine_fields
 from statemachine_fields import signals as signals_module
 from statemachine_fields import testing, worker
 from statemachine_fields.conf import Settings
+from statemachine_fields.db.columns import FEATURES
 from statemachine_fields.drawing.diagram import draw
 from statemachine_fields.machine.graph import build_graph
-from statemachine_fields.db.columns import FEATURES
 from statemachine_fields.schedule.policy import POLICY_OPTIONS
 from tests.docs.pages import DOCS, ROOT, all_pages
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from lab.models import Guest, Kept, Stamped
 from statemachine_fields import InvalidStateTransition
-from statemachine_fields.admin.stories import StoryReader
+from statemachine_fields.admin.row_page import StoryReader
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.testing import assert_history, drain
 

@@ -8,7 +8,7 @@
 `statemachine_fields` must be in INSTALLED_APPS, for its templates and style.
 """
 
-from statemachine_fields.admin.filters import StateFilter
+from statemachine_fields.admin.changelist import StateFilter
 from statemachine_fields.admin.mixin import StateMachineAdminMixin
 from statemachine_fields.admin.records import StateTransitionAdmin, TransitionPaginator, WhenFilter
 

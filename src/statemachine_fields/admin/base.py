@@ -1,23 +1,29 @@
-"""What the parts of `StateMachineAdminMixin` share: the machines, their colours, and addresses."""
+"""What the parts of `StateMachineAdminMixin` share: the machines, who may move their rows, actions, addresses and pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import models
 from django.forms import BaseForm, Media
-from django.http import Http404, HttpRequest
-from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import SimpleTemplateResponse, TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import lazy
+from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 
+from statemachine_fields.admin.display import count_states, counted, draw_graph, grouped, undeclared_line
+from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.drawing.tones import tones_of
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
@@ -29,12 +35,22 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = object
 
+T = TypeVar("T")
+Action: TypeAlias = Callable[[Any, HttpRequest, models.QuerySet[Any]], HttpResponse | None]
+
+COUNT_LIMIT = 10_000
+TEMPLATES = "admin/statemachine_fields"
+
 
 class MachineAdmin(ModelAdmin):
     """The machines of a model, for its admin class."""
 
     #: The colour of each state, by its value, where another than the one it gets by itself is wanted.
     state_colors: Mapping[str, str] = {}
+    #: Up to how many rows of each state are counted.
+    count_limit = COUNT_LIMIT
+    #: How many rows one action changes at most, so that no request lasts for minutes.
+    bulk_limit = 10_000
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -64,6 +80,9 @@ class MachineAdmin(ModelAdmin):
             self._tones  # noqa: B018 - complains now, and not when somebody opens a page
         except ValueError as error:
             raise ImproperlyConfigured(f"{type(self).__name__}.state_colors: {error}") from error
+        if self.actions is not None:  # which is how a model admin says that it wants none
+            ours = [action for bound in self.machines.values() for action in self.machine_actions(bound)]
+            self.actions = [*self.actions, *ours]
 
     @cached_property
     def machines(self) -> dict[str, Binding[Any]]:
@@ -94,6 +113,49 @@ class MachineAdmin(ModelAdmin):
         """Return the colour of each state."""
         return self._tones[bound.accessor]
 
+    @property
+    def media(self) -> Media:
+        styles = [f"statemachine_fields/{name}.css" for name in ("graph", "admin", "themes")]
+        return super().media + Media(css={"all": styles}, js=["statemachine_fields/admin.js"])
+
+    def counted_graph(
+        self,
+        request: HttpRequest,
+        bound: Binding[Any],
+        link: Callable[[str], str],
+        *,
+        current: str | None = None,
+        weights: Mapping[tuple[str, str], int] | None = None,
+        flat: bool = False,
+    ) -> SafeString:
+        """Return the graph with how many rows are in each state, declared or not.
+
+        :param link: returns the address of the rows of a state.
+        """
+        counts = count_states(self, request, bound, self.count_limit)
+        marks = Marks(
+            current=current,
+            notes={state: counted(number, self.count_limit) for state, number in counts.items()},
+            links={state: link(state) for state in counts},
+            weights=weights or {},
+            tones=self.tones(bound),
+        )
+        return draw_graph(bound.graph, marks, self.title_of(bound), flat=flat) + undeclared_line(bound, marks)
+
+    # Who may move rows, and what is said then
+
+    def has_move_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        """Say whether the user may move rows at all. Which moves, permissions on the transitions say."""
+        return self.has_change_permission(request, obj)
+
+    def asks_for_each_row(self) -> bool:
+        """Say whether that may depend on the row."""
+        own = type(self)
+        return (
+            own.has_move_permission is not MachineAdmin.has_move_permission
+            or own.has_change_permission is not admin.ModelAdmin.has_change_permission
+        )
+
     def get_transition_arguments(
         self, request: HttpRequest, obj: models.Model | None, machine: BoundMachine[Any], to: str, form: BaseForm
     ) -> dict[str, Any]:
@@ -104,10 +166,27 @@ class MachineAdmin(ModelAdmin):
         """
         return dict(arguments_of(machine._meta, form))
 
-    @property
-    def media(self) -> Media:
-        styles = [f"statemachine_fields/{name}.css" for name in ("graph", "admin", "themes")]
-        return super().media + Media(css={"all": styles}, js=["statemachine_fields/admin.js"])
+    def machine_actions(self, bound: Binding[Any]) -> list[Action]:
+        """Return the actions of the list for one machine. Each part that has some adds its own."""
+        return []
+
+    def machine_action(self, bound: Binding[Any], name: str, text: Callable[[], str], run: Action) -> Action:
+        """Return an action for those who may move rows. With several machines, it says which it is about."""
+
+        def describe() -> str:  # when it is shown, in the language of the reader
+            prefix = f"{capfirst(self.name_of(bound))}: " if len(self.machines) > 1 else ""
+            return f"{prefix}{text()}".replace("%", "%%")  # Django formats it once more
+
+        run.__name__ = f"{bound.accessor}_{name}"
+        described: Action = admin.action(permissions=["move"], description=lazy(describe, str)())(run)
+        return described
+
+    def say_reasons(self, request: HttpRequest, text: str, reasons: Counter[str]) -> None:
+        """Say for how many rows nothing was done and why, in one message: each reason with its number, if there are
+        several."""
+        lines = reason_lines(reasons)
+        why = " ".join(lines) if len(lines) > 1 else next(iter(reasons))
+        self.message_user(request, text % {"number": grouped(reasons.total()), "why": why}, messages.WARNING)
 
     # Addresses
 
@@ -115,6 +194,11 @@ class MachineAdmin(ModelAdmin):
         """Return the address of one of the model's pages."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
         return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def row_path(self, page: str, view: Callable[..., HttpResponse]) -> URLPattern:
+        """Return where a page of one row and one of its machines is found."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return path(f"<path:object_id>/{page}/<str:accessor>/", self.admin_site.admin_view(view), name=name)
 
     def row_url(self, page: str, instance: models.Model, *args: Any) -> str:
         return self.page_url(page, quote(instance.pk), *args)
@@ -136,6 +220,14 @@ class MachineAdmin(ModelAdmin):
             raise Http404(f"There is no {self.opts.verbose_name} with the key {object_id!r}.")
         return instance
 
+    def row_to_move(self, request: HttpRequest, object_id: str, accessor: str) -> tuple[Binding[Any], Any]:
+        bound, obj = self.machine_or_404(accessor), self.row_or_404(request, object_id)
+        if not self.has_move_permission(request, obj):
+            raise PermissionDenied
+        return bound, obj
+
+    # Pages
+
     def render_page(
         self, request: HttpRequest, template: str, context: dict[str, Any], status: int = 200
     ) -> TemplateResponse:
@@ -148,7 +240,19 @@ class MachineAdmin(ModelAdmin):
             "media": self.media,
             "preserved_filters": self.get_preserved_filters(request),
         }
-        return TemplateResponse(request, f"admin/statemachine_fields/{template}", {**shared, **context}, status=status)
+        return TemplateResponse(request, f"{TEMPLATES}/{template}", {**shared, **context}, status=status)
+
+    def form_context(self, form: Any) -> dict[str, Any]:
+        """Return what a page of ours shows a form with, in the way of the admin's own."""
+        fields = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)
+        return {"form": form, "adminform": fields, "media": self.media + form.media}
+
+    def refuse_method(self, request: HttpRequest, obj: models.Model) -> HttpResponse:
+        """Say that an address does nothing by itself: a link, a crawler or a reload must not move anything."""
+        context = {"title": _("Nothing was done"), "object": obj, "back_url": self.back_to_row(request, obj)}
+        response = self.render_page(request, "refused.html", context, status=405)
+        response["Allow"] = "POST"
+        return response
 
     def _trail(self, context: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the way from the site to one of our pages: addresses and what they are called."""
@@ -162,3 +266,25 @@ class MachineAdmin(ModelAdmin):
             name = context.get("row_name") or str(context["object"])
             trail.append((context["back_url"], Truncator(name).words(18)))
         return trail
+
+
+def show_in(response: HttpResponse, template: str, context: dict[str, Any]) -> None:
+    """Let one of our templates extend the one that a response is about to show.
+
+    Which one that is has been decided by then, by the class, by another package or by the project, in whichever way they
+    do it. What is rendered already stays as it is.
+    """
+    if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
+        shown = response.resolve_template(response.template_name)
+        response.context_data = {**(response.context_data or {}), **context, "machine_parent_template": shown}
+        response.template_name = f"{TEMPLATES}/{template}"
+
+
+def reason_lines(reasons: Counter[str]) -> list[str]:
+    """Return each reason with its number, the most frequent first."""
+    return [f"{grouped(number)} × {why}" for why, number in reasons.most_common()]
+
+
+def read_number(text: str, default: T, *, digits: int = 9) -> int | T:
+    """Return a number that a request says. Nonsense is the default."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else default

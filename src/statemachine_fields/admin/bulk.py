@@ -5,29 +5,30 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.db import connections, models, transaction
 from django.db.models import Count, Max
+from django.http import HttpRequest, HttpResponse
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from statemachine_fields.admin.badges import not_declared
-from statemachine_fields.admin.moves import NoteForm
+from statemachine_fields.admin.base import Action, MachineAdmin, read_number, reason_lines
+from statemachine_fields.admin.display import badge, grouped, not_declared
+from statemachine_fields.admin.transition import NoteForm, move_to
 from statemachine_fields.db.batches import database_of
 from statemachine_fields.db.clock import read_instant
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.forms import form_class, writes_the_row
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest
-
-    from statemachine_fields.admin.pages import RowPages
+from statemachine_fields.machine.graph import Transition
 
 #: How many rows are asked one by one whether they can move, where that depends on the row.
 ASKED = 1000
@@ -38,7 +39,7 @@ MICROSECOND = dt.timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
-class Preview:
+class BulkPreview:
     """What a move of many rows would do."""
 
     total: int = 0
@@ -54,7 +55,7 @@ class Preview:
 
 
 @dataclass(slots=True)
-class Outcome:
+class BulkOutcome:
     """What it did."""
 
     moved: int = 0
@@ -78,17 +79,16 @@ class Seen:
     total: int
 
 
-class BulkMove:
-    """The move of the rows that a person selected to one state."""
+class BulkRequest:
+    """One request to move the rows that a person selected to one state."""
 
     def __init__(
         self,
-        model_admin: RowPages,
+        model_admin: MachineAdmin,
         request: HttpRequest,
         bound: Binding[Any],
         target: str,
         queryset: models.QuerySet[Any],
-        seen: Seen | None = None,
     ) -> None:
         self.model_admin = model_admin
         self.request = request
@@ -96,10 +96,11 @@ class BulkMove:
         self.target = target
         self.model: type[models.Model] = queryset.model
         self.using = database_of(queryset)
-        self.queryset = queryset.order_by()
+        self.queryset = queryset.order_by().using(self.using)
         self.status = bound.names.status
+        self.is_confirmed = "_confirm" in request.POST
         #: What the person was shown, if they have been.
-        self.seen = seen
+        self.seen = read_seen(request) if self.is_confirmed else None
         self.form_class: type[forms.BaseForm] = NoteForm
         #: States that rows are moved from here, and those whose form has to be filled in for each row.
         self.sources: list[str] = []
@@ -108,29 +109,58 @@ class BulkMove:
         self.numbers: dict[str, int] = {}
         self.seen_at: dt.datetime | None = None
         self._look()
+        self._choose_sources()
 
     def _look(self) -> None:
-        changed_at = self.bound.names.changed_at
         # By key, as the queryset may join and group in its own way.
-        rows = self._rows.filter(pk__in=self.queryset.using(self.using).values("pk"))
-        counted = self._unchanged(rows).values(self.status).annotate(number=Count("pk"), last=Max(changed_at))
-        order = list(self.bound.graph.states)
-        for found in sorted(counted, key=lambda found: _place(found[self.status], order)):
+        rows = self._unchanged(self._rows.filter(pk__in=self.queryset.values("pk")))
+        counted = rows.values(self.status).annotate(number=Count("pk"), last=Max(self.bound.names.changed_at))
+        order = {state: place for place, state in enumerate(self.bound.graph.states)}
+        for found in sorted(counted, key=lambda found: order.get(found[self.status], len(order))):
             self.numbers[found[self.status]] = found["number"]
             self.seen_at = max(filter(None, [self.seen_at, found["last"]]), default=None)
-        self._choose_sources()
+
+    def _choose_sources(self) -> None:
+        """Find the states to move rows from, and the form to ask for all of them: one that they share, and that is not
+        about the fields of a single row."""
+        graph = self.bound.graph
+        allowed = [state for state in self.numbers if graph.allows(state, self.target) and self._from(state).button]
+        wanted = {state: form_class(self._from(state)) for state in allowed}
+        kinds = set(wanted.values())
+        shared = kinds.pop() if len(kinds) == 1 else None
+        if shared is not None and not writes_the_row(shared):
+            self.form_class = shared
+            self.sources = allowed
+        else:
+            self.sources = [state for state, form in wanted.items() if form is None]
+            self.singly = [state for state, form in wanted.items() if form is not None]
 
     @property
     def _rows(self) -> models.QuerySet[Any]:
         return all_rows(self.model, self.using).order_by()
 
+    def _unchanged(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        if self.seen is None or self.seen.before is None:
+            return rows
+        return rows.filter(**{f"{self.bound.names.changed_at}__lt": self.seen.before})
+
+    def _from(self, state: str) -> Transition:
+        return self.bound.graph.transition(state, self.target)
+
     @property
     def total(self) -> int:
         return sum(self.numbers.values())
 
-    def preview(self) -> Preview:
+    @property
+    def is_dangerous(self) -> bool:
+        """Whether the move ends badly for some of the rows."""
+        return any(self._from(state).danger for state in self.sources)
+
+    # What it would do
+
+    def preview(self) -> BulkPreview:
         """Return how many rows can move, and why the others cannot. One query if that depends on the row, else none."""
-        preview = Preview(total=self.total)
+        preview = BulkPreview(total=self.total)
         for state, number in self.numbers.items():
             if state not in self.sources:
                 preview.cannot[self._why_not_from(state)] += number
@@ -141,44 +171,8 @@ class BulkMove:
             preview.can = movable
         return preview
 
-    @property
-    def is_dangerous(self) -> bool:
-        """Whether the move ends badly for some of the rows."""
-        return any(self.bound.graph.transition(state, self.target).danger for state in self.sources)
-
-    def _is_by_hand(self, state: str) -> bool:
-        return self.bound.graph.transition(state, self.target).button
-
-    def _why_not_from(self, state: str) -> str:
-        """Say why no row of a state is moved from here."""
-        if not self.bound.graph.allows(state, self.target):
-            return self._no_move_from(state)
-        return self._asks_for_details if self._is_by_hand(state) else self._is_the_systems
-
-    def _no_move_from(self, state: str) -> str:
-        if state not in self.bound.graph:
-            return not_declared(self.bound, state)
-        names = {"from": self.bound.label_of(state), "to": self.bound.label_of(self.target)}
-        return _("There is no move from %(from)s to %(to)s.") % names
-
-    def _choose_sources(self) -> None:
-        """Find the states to move rows from, and the form to ask for all of them: one that they share, and that is not
-        about the fields of a single row."""
-        allowed = [
-            state for state in self.numbers if self.bound.graph.allows(state, self.target) and self._is_by_hand(state)
-        ]
-        wanted = {state: form_class(self.bound.graph.transition(state, self.target)) for state in allowed}
-        kinds = set(wanted.values())
-        shared = kinds.pop() if len(kinds) == 1 else None
-        if shared is not None and not writes_the_row(shared):
-            self.form_class = shared
-            self.sources = allowed
-        else:
-            self.sources = [state for state, form in wanted.items() if form is None]
-            self.singly = [state for state, form in wanted.items() if form is not None]
-
     def _depends_on_the_row(self) -> bool:
-        asked = [self.bound.graph.transition(state, self.target).permission for state in self.sources]
+        asked = [self._from(state).permission for state in self.sources]
         user: Any = self.request.user
         guarded = any(targets is None or self.target in targets for targets in self.bound.guards.values())
         return (
@@ -187,14 +181,13 @@ class BulkMove:
             or any(callable(each) or not user.has_perm(each) for each in asked if each is not None)
         )
 
-    def _ask_rows(self, preview: Preview, movable: int) -> None:
-        chosen = {"pk__in": self.queryset.using(self.using).values("pk"), f"{self.status}__in": self.sources}
-        rows = self._rows.filter(**chosen).order_by("pk")[:ASKED]
+    def _ask_rows(self, preview: BulkPreview, movable: int) -> None:
+        chosen = {"pk__in": self.queryset.values("pk"), f"{self.status}__in": self.sources}
         asked = 0
-        for row in rows:
+        for row in self._rows.filter(**chosen).order_by("pk")[:ASKED]:
             asked += 1
-            current = getattr(row, self.status)
-            reasons = [str(each) for each in self.bound.judge.blockers(row, current, self.target, self.request.user)]
+            states = getattr(row, self.bound.accessor)
+            reasons = [str(blocker) for blocker in states.blockers(self.target, self.request.user)]
             if not self.model_admin.has_move_permission(self.request, row):
                 reasons = [self._not_allowed]
             if reasons:
@@ -203,23 +196,24 @@ class BulkMove:
                 preview.can += 1
         preview.unknown = max(movable - asked, 0)
 
-    def run(self, form: forms.BaseForm) -> Outcome:
+    # Doing it
+
+    def run(self, form: forms.BaseForm) -> BulkOutcome:
         """Move and log the rows that have not changed since they were seen, a transaction for every few hundred."""
-        outcome = Outcome()
+        outcome = BulkOutcome()
         arguments = self.model_admin.get_transition_arguments(self.request, None, self.bound.face, self.target, form)
-        keys = list(dict.fromkeys(self.queryset.using(self.using).values_list("pk", flat=True)))
+        keys = list(dict.fromkeys(self.queryset.values_list("pk", flat=True)))
         if self.seen is not None:
             outcome.changed = max(self.seen.total - len(keys), 0)  # gone, or no longer in the list
         for start in range(0, len(keys), TOGETHER):
-            part = keys[start : start + TOGETHER]
             try:
-                self._move(part, arguments, outcome)
+                self._move(keys[start : start + TOGETHER], arguments, outcome)
             except (StateMachineError, ValidationError) as error:
                 outcome.errors = list(error.messages) if isinstance(error, ValidationError) else [str(error)]
                 break
         return outcome
 
-    def _move(self, keys: list[Any], arguments: dict[str, Any], outcome: Outcome) -> None:
+    def _move(self, keys: list[Any], arguments: dict[str, Any], outcome: BulkOutcome) -> None:
         features = connections[self.using].features
         with transaction.atomic(using=self.using):
             rows = self._unchanged(self._rows.filter(pk__in=keys)).order_by("pk")
@@ -237,10 +231,10 @@ class BulkMove:
             is_legal = self.bound.graph.allows(refusal.status, self.target)
             outcome.refused[refusal.reason if is_legal else self._no_move_from(refusal.status)] += 1
 
-    def _may_go(self, row: Any, outcome: Outcome) -> bool:
+    def _may_go(self, row: Any, outcome: BulkOutcome) -> bool:
         """Say whether a row is moved from here, or why not."""
         state = getattr(row, self.status)
-        if state in self.singly or not self._is_by_hand(state):
+        if state in self.singly or not self._from(state).button:
             outcome.refused[self._why_not_from(state)] += 1
         elif not self.model_admin.has_move_permission(self.request, row):
             outcome.refused[self._not_allowed] += 1
@@ -248,42 +242,103 @@ class BulkMove:
             return True
         return False
 
-    @property
-    def _asks_for_details(self) -> str:
-        return _("The move asks for details of each row. Make it on the row's own page.")
-
-    @property
-    def _is_the_systems(self) -> str:
-        return _("The system makes this move, not people.")
-
-    @property
-    def _not_allowed(self) -> str:
-        return _("You do not have the permission for this move.")
-
-    def _unchanged(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
-        if self.seen is None or self.seen.before is None:
-            return rows
-        return rows.filter(**{f"{self.bound.names.changed_at}__lt": self.seen.before})
-
     def _log(self, rows: list[Any]) -> None:
         message = _("Moved to %(to)s.") % {"to": self.bound.label_of(self.target)}
         if rows:
             user: Any = self.request.user
             LogEntry.objects.log_actions(user.pk, rows, CHANGE, message)
 
+    # Why not
 
-def _place(state: str, order: list[str]) -> int:
-    """Return where a state was declared; after all others if it is not."""
-    return order.index(state) if state in order else len(order)
+    def _why_not_from(self, state: str) -> str:
+        """Say why no row of a state is moved from here."""
+        if not self.bound.graph.allows(state, self.target):
+            return self._no_move_from(state)
+        if self._from(state).button:
+            return _("The move asks for details of each row. Make it on the row's own page.")
+        return _("The system makes this move, not people.")
+
+    def _no_move_from(self, state: str) -> str:
+        if state not in self.bound.graph:
+            return not_declared(self.bound, state)
+        names = {"from": self.bound.label_of(state), "to": self.bound.label_of(self.target)}
+        return _("There is no move from %(from)s to %(to)s.") % names
+
+    @property
+    def _not_allowed(self) -> str:
+        return _("You do not have the permission for this move.")
 
 
 def read_seen(request: HttpRequest) -> Seen:
     """Read what the page said that the person has confirmed. Nonsense is nothing."""
-    total = request.POST.get("_total", "")
     try:
         at = parse_datetime(request.POST.get("_seen_at", ""))
         # Not "at or before": SQLite compares texts, and a whole second has several.
         before = None if at is None or not 1970 < at.year < 9000 else read_instant(at, "_seen_at") + MICROSECOND
     except ValueError:
         before = None
-    return Seen(before, int(total) if total.isascii() and total.isdigit() and len(total) < 10 else 0)
+    return Seen(before, read_number(request.POST.get("_total", ""), 0))
+
+
+class BulkTransitions(MachineAdmin):
+    """Adds "Move to …" for each state that a move by hand leads to."""
+
+    def machine_actions(self, bound: Binding[Any]) -> list[Action]:
+        edges = [(source, target) for source in bound.graph.edges for target in bound.graph.targets(source)]
+        targets = {target for source, target in edges if bound.graph.transition(source, target).button}
+        ours = [self._mover(bound, state) for state in bound.graph.states if state in targets]
+        return [*ours, *super().machine_actions(bound)]
+
+    def _mover(self, bound: Binding[Any], state: str) -> Action:
+        def run(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
+            return self._move_rows(BulkRequest(self, request, bound, state, queryset))
+
+        return self.machine_action(bound, f"move_to_{state}", lambda: move_to(bound, state), run)
+
+    def _move_rows(self, move: BulkRequest) -> HttpResponse | None:
+        form = move.form_class(move.request.POST, move.request.FILES) if move.is_confirmed else move.form_class()
+        if not move.is_confirmed or not form.is_valid() or move.total > self.bulk_limit:
+            return self._ask_for_many(move, form)
+        outcome = move.run(form)
+        if not outcome.moved and form.has_changed():  # what was typed is lost otherwise
+            form.add_error(None, [*reason_lines(outcome.all_refused()), *outcome.errors])
+            return self._ask_for_many(move, form, is_refused=True)
+        self._report(move, outcome)
+        return None
+
+    def _ask_for_many(self, move: BulkRequest, form: Any, *, is_refused: bool = False) -> HttpResponse:
+        bound, state, request = move.bound, move.target, move.request
+        across = request.POST.get("select_across") == "1"
+        selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        context = {
+            "title": move_to(bound, state),
+            "subtitle": None,
+            "target": badge(bound, state, self.tones(bound)),
+            "is_dangerous": move.is_dangerous,
+            "is_refused": is_refused,
+            "preview": None if move.total > self.bulk_limit else move.preview(),
+            "seen_total": move.seen.total if move.seen else move.total,
+            "total": grouped(move.total),
+            "limit": grouped(self.bulk_limit),
+            "seen_at": request.POST.get("_seen_at") or (move.seen_at.isoformat() if move.seen_at else ""),
+            **self.form_context(form),
+            "action_name": f"{bound.accessor}_move_to_{state}",
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "selected": selected[:1] if across else selected,
+            "across": across,
+            "back_url": request.get_full_path(),
+        }
+        return self.render_page(request, "move_many.html", context)
+
+    def _report(self, move: BulkRequest, outcome: BulkOutcome) -> None:
+        if moved := outcome.moved:
+            text = ngettext("%(number)s row was moved to %(state)s.", "%(number)s rows were moved to %(state)s.", moved)
+            names = {"number": grouped(moved), "state": move.bound.label_of(move.target)}
+            self.message_user(move.request, text % names, messages.SUCCESS)
+        if refused := outcome.all_refused():
+            number = refused.total()
+            text = ngettext("%(number)s row was not moved: %(why)s", "%(number)s rows were not moved: %(why)s", number)
+            self.say_reasons(move.request, text, refused)
+        if outcome.errors:
+            text = _("The move stopped there, and can be repeated: %(why)s") % {"why": " ".join(outcome.errors)}
+            self.message_user(move.request, text, messages.ERROR)

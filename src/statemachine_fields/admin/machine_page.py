@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -16,29 +15,23 @@ from django.forms import Media
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.formats import number_format
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
 
-from statemachine_fields.admin.badges import badge, strays
 from statemachine_fields.admin.base import MachineAdmin
-from statemachine_fields.admin.charts import Bar, draw_bars, short
-from statemachine_fields.admin.clocks import clock_line
-from statemachine_fields.admin.counts import count_states, shown
-from statemachine_fields.admin.filters import COUNT_LIMIT
-from statemachine_fields.admin.graphs import draw_graph
+from statemachine_fields.admin.display import as_text, badge, counted, grouped, in_words, one_line, since, time_tag
+from statemachine_fields.admin.schedule import schedule_line
 from statemachine_fields.admin.stuck import LEAST, Rule, Spared, Stuck, find_stuck
-from statemachine_fields.admin.wording import as_text, in_words, since, time_tag
 from statemachine_fields.db.durations import sorts_ids_by_time
 from statemachine_fields.db.rows import all_rows
-from statemachine_fields.drawing.svg import Marks
+from statemachine_fields.drawing.charts import Bar, draw_bars, short
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.questions import ID_SLACK, Durations
 
-Move: TypeAlias = tuple[str, str]
+Edge: TypeAlias = tuple[str, str]
 
 #: The parameter of the window, what it may be, and what it is if it is nothing of that: numbers of days.
 DAYS = "days"
@@ -58,51 +51,6 @@ SPARED = {
 
 WORKER_APP = "statemachine_fields.worker"
 RUN_STATISTICS = "statemachine_worker.RunStatistics"
-
-
-@dataclass(frozen=True, slots=True)
-class StayLine:
-    """How long rows stayed in one state, in words."""
-
-    badge: str
-    count: str
-    median: str
-    p95: str
-
-
-@dataclass(frozen=True, slots=True)
-class MoveLine:
-    """How often one move was made, in words."""
-
-    source: str
-    target: str
-    count: str
-    #: How long rows were in the state before, if that is known of any.
-    median: str
-    is_used: bool
-    is_declared: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StuckRow:
-    """A row that is in its state for long."""
-
-    name: str
-    url: str
-    age: str
-    clock: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class StuckGroup:
-    """The oldest rows of one state, and the way to all of them."""
-
-    badge: str
-    why: str
-    rows: tuple[StuckRow, ...]
-    more: str
-    url: str
 
 
 class MachinePage(MachineAdmin):
@@ -129,8 +77,7 @@ class MachinePage(MachineAdmin):
         rows = self.get_queryset(request)
         durations = bound.face.durations(since=now - window, using=rows.db)
         moves = count_moves(bound, now - window, rows.db)
-        limit: int = getattr(self, "count_limit", COUNT_LIMIT)
-        found = find_stuck(bound, rows, durations.states, moves, window=window, now=now, count_limit=limit)
+        found = find_stuck(bound, rows, durations.states, moves, window=window, now=now, count_limit=self.count_limit)
         context = {
             "title": self.title_of(bound),
             "subtitle": pgettext("state machine", "Time"),
@@ -139,9 +86,9 @@ class MachinePage(MachineAdmin):
             "windows": [(window_name(each), f"?{urlencode({DAYS: each})}", each == days) for each in WINDOWS],
             "chart": self._chart(bound, durations),
             "stays": self._stay_lines(bound, durations),
-            "graph": self._weighted_graph(request, bound, moves, limit),
+            "graph": self.counted_graph(request, bound, lambda state: self._list_url(bound, state), weights=moves),
             "moves": self._move_lines(bound, moves, durations) if moves else [],
-            "stuck": [self._stuck_group(bound, each, limit) for each in found.stuck if each.rows],
+            "stuck": [self._stuck_group(bound, each) for each in found.stuck if each.rows],
             "spared": [(badge(bound, state, self.tones(bound)), SPARED[why]) for state, why in found.spared.items()],
             "least": _short(LEAST),
             "list_url": self.page_url("changelist"),
@@ -150,8 +97,9 @@ class MachinePage(MachineAdmin):
         }
         return self.render_page(request, "machine.html", context)
 
-    def _list_url(self, filters: Mapping[str, str]) -> str:
-        return f"{self.page_url('changelist')}?{urlencode(filters)}"
+    def _list_url(self, bound: Binding[Any], state: str, **filters: str) -> str:
+        """Return the address of the list of a state's rows."""
+        return f"{self.page_url('changelist')}?{urlencode({f'{bound.names.status}__exact': state, **filters})}"
 
     # How long rows stay
 
@@ -169,71 +117,62 @@ class MachinePage(MachineAdmin):
         title, description = _("How long rows stay in each state"), _("The table beside it has the same numbers.")
         return mark_safe(draw_bars(bars, title=title, description=description))  # noqa: S308 - draw_bars() escapes
 
-    def _stay_lines(self, bound: Binding[Any], durations: Durations) -> list[StayLine]:
-        tones = self.tones(bound)
+    def _stay_lines(self, bound: Binding[Any], durations: Durations) -> list[dict[str, str]]:
         return [
-            StayLine(badge(bound, state, tones), grouped(stay.count), *map(_short, (stay.median, stay.p95)))
+            {
+                "badge": badge(bound, state, self.tones(bound)),
+                "count": grouped(stay.count),
+                "median": _short(stay.median),
+                "p95": _short(stay.p95),
+            }
             for state, stay in durations.states.items()
         ]
 
     # Which moves they make
 
-    def _weighted_graph(
-        self, request: HttpRequest, bound: Binding[Any], moves: Mapping[Move, int], limit: int
-    ) -> SafeString:
-        counts = count_states(self, request, bound, limit)
-        marks = Marks(
-            notes={state: shown(number, limit) for state, number in counts.items()},
-            links={state: self._list_url({f"{bound.names.status}__exact": state}) for state in counts},
-            weights=moves,
-            tones=self.tones(bound),
-        )
-        return draw_graph(bound.graph, marks, self.title_of(bound)) + strays(
-            bound, [(state, marks.notes[state], marks.links[state]) for state in counts if state not in bound.graph]
-        )
+    def _move_lines(self, bound: Binding[Any], moves: Mapping[Edge, int], durations: Durations) -> list[dict[str, Any]]:
+        """Return the moves, the most used first, and those that are declared and that nobody made after them.
 
-    def _move_lines(self, bound: Binding[Any], moves: Mapping[Move, int], durations: Durations) -> list[MoveLine]:
-        """Return the moves, the most used first, and those that are declared and that nobody made after them."""
-        tones = self.tones(bound)
+        A move without a source is how a row began. The median is how long rows were in the state before, if that is known
+        of any.
+        """
+        tones, waits = self.tones(bound), durations.edges
         declared = [(source, target) for source in bound.graph.states for target in bound.graph.targets(source)]
         known = dict.fromkeys([*declared, *sorted(moves)])
         return [
-            MoveLine(
-                source=badge(bound, source, tones) if source else "",
-                target=badge(bound, target, tones),
-                count=grouped(moves.get((source, target), 0)),
-                median=_short(durations.edges[source, target].median) if (source, target) in durations.edges else "",
-                is_used=(source, target) in moves,
-                is_declared=not source or bound.graph.allows(source, target),  # without a source, it is how a row began
-            )
-            for source, target in sorted(known, key=lambda move: -moves.get(move, 0))
+            {
+                "source": badge(bound, source, tones) if source else "",
+                "target": badge(bound, target, tones),
+                "count": grouped(moves.get((source, target), 0)),
+                "median": _short(waits[source, target].median) if (source, target) in waits else "",
+                "is_used": (source, target) in moves,
+                "is_declared": not source or bound.graph.allows(source, target),
+            }
+            for source, target in sorted(known, key=lambda edge: -moves.get(edge, 0))
         ]
 
     # Which are stuck
 
-    def _stuck_group(self, bound: Binding[Any], stuck: Stuck, limit: int) -> StuckGroup:
-        status, changed_at = bound.names.status, bound.names.changed_at
-        filters = {f"{status}__exact": stuck.state}
-        if stuck.rule is not Rule.JAMMED:
-            filters[f"{changed_at}__lt"] = stuck.entered_before.isoformat()
-        return StuckGroup(
-            badge=badge(bound, stuck.state, self.tones(bound)),
-            why=WHY_STUCK[stuck.rule] % {"time": _short(stuck.limit)},
-            rows=tuple(self._stuck_row(bound, row) for row in stuck.rows),
-            more=shown(stuck.more, limit) if stuck.more else "",
-            url=self._list_url(filters),
-        )
+    def _stuck_group(self, bound: Binding[Any], stuck: Stuck) -> dict[str, Any]:
+        """Return the oldest rows of one state, and the way to all of them."""
+        before = {f"{bound.names.changed_at}__lt": stuck.entered_before.isoformat()}
+        return {
+            "badge": badge(bound, stuck.state, self.tones(bound)),
+            "why": WHY_STUCK[stuck.rule] % {"time": _short(stuck.limit)},
+            "rows": [self._stuck_row(bound, row) for row in stuck.rows],
+            "more": counted(stuck.more, self.count_limit) if stuck.more else "",
+            "url": self._list_url(bound, stuck.state, **(before if stuck.rule is not Rule.JAMMED else {})),
+        }
 
-    def _stuck_row(self, bound: Binding[Any], row: Any) -> StuckRow:
+    def _stuck_row(self, bound: Binding[Any], row: Any) -> dict[str, str]:
         entered_at = getattr(row, bound.names.changed_at)
-        error = getattr(row, bound.names.error) if bound.is_timed else ""
-        return StuckRow(
-            name=Truncator(as_text(str(row))).chars(80) or str(row.pk),
-            url=self.row_url("change", row),
-            age=time_tag(entered_at, in_words(since(entered_at))),
-            clock=(clock_line(bound, row) or "") if bound.is_timed else "",
-            error=Truncator(" ".join(as_text(error).split())).chars(160),
-        )
+        return {
+            "name": Truncator(as_text(str(row))).chars(80) or str(row.pk),
+            "url": self.row_url("change", row),
+            "age": time_tag(entered_at, in_words(since(entered_at))),
+            "schedule": (schedule_line(bound, row) or "") if bound.is_timed else "",
+            "error": one_line(getattr(row, bound.names.error), 160) if bound.is_timed else "",
+        }
 
     # What workers did
 
@@ -260,17 +199,13 @@ def window_name(days: int) -> str:
     return ngettext("%(number)d day", "%(number)d days", days) % {"number": days}
 
 
-def count_moves(bound: Binding[Any], since: dt.datetime, using: str) -> dict[Move, int]:
+def count_moves(bound: Binding[Any], since: dt.datetime, using: str) -> dict[Edge, int]:
     """Return how often each move was made from an instant on, first moves of rows too. One query."""
     records: Any = all_rows(bound.transition_model, using).filter(transitioned_at__gte=since)
     if sorts_ids_by_time(connections[using]):  # then the key finds them
         records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
     counted = records.order_by().values_list("from_status", "to_status").annotate(number=Count("*"))
     return {(source, target): number for source, target, number in counted}
-
-
-def grouped(number: int) -> str:
-    return number_format(number, force_grouping=True)
 
 
 def _short(duration: dt.timedelta) -> str:

@@ -18,11 +18,11 @@ from django.core.paginator import EmptyPage, InvalidPage, Page, PageNotAnInteger
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.text import Truncator, capfirst
+from django.utils.text import capfirst
 from django.utils.translation import get_language_bidi, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from statemachine_fields.admin.wording import as_json, as_text, exact, local
+from statemachine_fields.admin.display import as_json, local, one_line
 from statemachine_fields.machine.descriptor import RECORD_FIELDS
 from statemachine_fields.machine.ids import uuid7_floor
 
@@ -158,10 +158,7 @@ class WhenFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
-        now = timezone.now()
-        if timezone.is_aware(now):
-            now = timezone.localtime(now)
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        today = local(timezone.now()).replace(hour=0, minute=0, second=0, microsecond=0)
         match self.value():
             case "today":
                 since = today
@@ -298,8 +295,8 @@ class StateTransitionAdmin(RecordAdmin):
 
     @admin.display(description=pgettext_lazy("state machine", "when"))
     def when(self, record: Record) -> str:
-        time = record.transitioned_at
-        return format_html('<time datetime="{}">{}</time>', local(time).isoformat(), exact(time))
+        time = local(record.transitioned_at)
+        return format_html('<time datetime="{}">{}</time>', time.isoformat(), f"{time:%Y-%m-%d %H:%M:%S}")
 
     @admin.display(description=pgettext_lazy("state machine", "when"))
     def exact_time(self, record: Record) -> str:
@@ -323,7 +320,7 @@ class StateTransitionAdmin(RecordAdmin):
     def metadata_line(self, record: Record) -> str:
         facts = record.metadata.items() if isinstance(record.metadata, dict) else [("", record.metadata)]
         shown = [f"{name}={value if isinstance(value, str) else as_json(value)}" for name, value in facts]
-        return Truncator(as_text(" ".join(", ".join(shown).split()))).chars(100)
+        return one_line(", ".join(shown), 100)
 
     @admin.display(description=pgettext_lazy("state machine", "metadata"))
     def pretty_metadata(self, record: Record) -> str:

@@ -131,31 +131,32 @@ class _Search:
     def __init__(self, bound: Binding[Any], rows: models.QuerySet[Any], window: dt.timedelta, now: dt.datetime) -> None:
         self.bound, self.rows, self.window, self.now = bound, rows, window, now
         self.names = bound.names
+        self.policies: Mapping[str, Schedule] = bound.schedules
 
     def is_external(self, state: str) -> bool:
         policy = self.bound.graph.states[state]
         return policy.external and policy.timeout_after is None and not self.bound.graph.is_terminal(state)
 
     def has_handler(self, state: str) -> bool:
-        clock: Schedule | None = self.bound.schedules.get(state)
-        return clock is not None and clock.handler is not None
+        policy = self.policies.get(state)
+        return policy is not None and policy.handler is not None
 
     def suspicion(self, state: str, stay: Duration | None) -> _Suspicion | None:
         """Return what makes a row of the state stuck, if anything does."""
         if self.bound.graph.is_terminal(state) or self.is_external(state):
             return None
-        clock: Schedule | None = self.bound.schedules.get(state)
+        policy = self.policies.get(state)
         its = _Suspicion(Rule.OLD, self.window, True)
         if stay is not None:
             its = _Suspicion(Rule.SLOW, max(stay.p95, LEAST), True)
-        if clock is None:
+        if policy is None:
             return its
-        if clock.handler is not None:  # it may wait for its first try, and for one more
-            least = dt.timedelta(seconds=clock.start_after + clock.retry_after)
+        if policy.handler is not None:  # it may wait for its first try, and for one more
+            least = dt.timedelta(seconds=policy.start_after + policy.retry_after)
             its = _Suspicion(its.rule, max(its.limit, least), True)
-        if clock.timeout_after is not None:
-            by_then = dt.timedelta(seconds=clock.timeout_after) + LEAST
-            if clock.handler is None or by_then < its.limit:
+        if policy.timeout_after is not None:
+            by_then = dt.timedelta(seconds=policy.timeout_after) + LEAST
+            if policy.handler is None or by_then < its.limit:
                 return _Suspicion(Rule.TIMED_OUT, by_then, False, LEAST)
         return its
 

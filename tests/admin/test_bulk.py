@@ -1,4 +1,4 @@
-"""The list of rows with machines: badges, the filter with its counts, the graph above it, and moves of many rows."""
+"""Moving many rows: the action for each state, the page that asks, and what comes of it."""
 
 from __future__ import annotations
 
@@ -8,225 +8,20 @@ import re
 import threading
 
 import pytest
-from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import label_for_field
-from django.db import connection, models, transaction
+from django.db import connection, transaction
 from django.db.models import Count, OuterRef, Subquery
-from django.test.utils import CaptureQueriesContext, isolate_apps
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from lab.admin import DossierAdmin
-from lab.models import Car, Dossier, Invoice, Reasoned
+from lab.models import Dossier, Invoice, Reasoned
 from shop.models import Order
-from statemachine_fields import State, StateMachine
-from statemachine_fields.admin import StateMachineAdminMixin, bulk
+from statemachine_fields.admin import bulk
 from statemachine_fields.admin.base import MachineAdmin
-from statemachine_fields.db.counting import count_each
-from tests.admin.browsing import messages_of, page, staff, text_of, words_of
+from tests.admin.browsing import MOVER, act, choose, confirm, dossiers, messages_of, page, staff, text_of, words_of
 
 pytestmark = pytest.mark.django_db
-
-MOVER = ("view_dossier", "change_dossier")
-
-
-def dossiers(count, **values):
-    return Dossier.objects.bulk_create(Dossier(**values) for _ in range(count))
-
-
-def choices(response):
-    """Return what the filter by state offers."""
-    found = re.search(r"By status.*?</ul>", response.content.decode(), re.DOTALL).group()
-    return [html.unescape(text.strip()) for text in re.findall(r"<a [^>]*>([^<]*)</a>", found)]
-
-
-def notes(response):
-    """Return the counts on the graph, by address."""
-    content = response.content.decode()
-    links = re.findall(
-        r'<a [^>]*?href="([^"]*)"[^>]*>(.*?)</a>', content[content.index(' class="smf-graph"') :], re.DOTALL
-    )
-    return {
-        html.unescape(url): re.search(r'smf-note"[^>]*>([^<]*)<', inner).group(1)
-        for url, inner in links
-        if "smf-note" in inner
-    }
-
-
-# The list
-
-
-def test_the_status_is_a_badge_that_can_still_be_sorted_by(admin_client):
-    dossiers(1)
-
-    response = admin_client.get(page(Dossier), {"o": "2"})
-
-    assert (
-        '<td class="field-status"><span class="smf-badge smf-tone-gray">Open</span></td>' in response.content.decode()
-    )
-    assert "sortable column-status sorted ascending" in " ".join(response.content.decode().split())
-
-
-def test_a_model_admin_that_chose_no_columns_gets_the_statuses(admin_client):
-    Invoice.objects.create()
-
-    content = admin_client.get(page(Invoice)).content.decode()
-
-    assert "field-status" in content
-    assert "field-payment_status" in content
-
-
-def test_the_status_can_be_the_link_to_the_row(admin_client, monkeypatch):
-    monkeypatch.setattr(DossierAdmin, "list_display_links", ["status"])
-    monkeypatch.setattr(DossierAdmin, "sortable_by", ["status"])
-    (row,) = dossiers(1)
-
-    content = admin_client.get(page(Dossier)).content.decode()
-
-    assert re.search(rf'<a href="{page(Dossier, "change", row.pk)}[^"]*"><span class="smf-badge', content)
-    assert re.search(r'class="sortable column-status', content)
-
-
-def names_of_columns(model_admin, *names):
-    return [str(label_for_field(column, model_admin.model, model_admin)) for column in model_admin._shown(names)]
-
-
-def test_the_clocks_of_two_machines_are_told_apart():
-    timed = {"states": [State("NEW", timeout_after=60, timeout_to="OLD"), ("OLD", "Old")], "initial": "NEW"}
-
-    with isolate_apps("lab", "statemachine_fields"):
-
-        class Parcel(models.Model):
-            states = StateMachine(**timed, transitions={"NEW": ["OLD"]})
-            billing = StateMachine(**timed, transitions={"NEW": ["OLD"]}, field="billing_status")
-
-            class Meta:
-                app_label = "lab"
-
-    own = type("Own", (StateMachineAdminMixin, admin.ModelAdmin), {})(Parcel, admin.AdminSite())
-
-    assert names_of_columns(own, Parcel.states._meta.names.next_at, Parcel.billing._meta.names.next_at) == [
-        "status: what is next",
-        "billing status: what is next",
-    ]
-    assert names_of_columns(admin.site.get_model_admin(Order), "status_next_at") == ["what is next"]
-
-
-# Counts
-
-
-def test_the_filter_counts_rows_of_each_state(admin_client):
-    dossiers(3)
-    dossiers(2, status="LOST")
-
-    assert choices(admin_client.get(page(Dossier))) == [
-        "All",
-        "Open (3)",
-        '<b>Check</b> & "quotes" 100% (0)',
-        "Done (0)",
-        "Lost (2)",
-        "Gone (0)",
-    ]
-
-
-def test_counts_stop_at_their_limit(admin_client, monkeypatch):
-    monkeypatch.setattr(DossierAdmin, "count_limit", 1000)
-    dossiers(1001)
-    dossiers(1000, status="LOST")
-
-    response = admin_client.get(page(Dossier))
-
-    assert choices(response)[1:5:3] == ["Open (1,000+)", "Lost (1,000)"]
-    assert notes(response)["?status__exact=OPEN"] == "1,000+"
-
-
-def test_counts_are_of_rows_that_the_user_may_see(client):
-    dossiers(3, team="grace")
-    dossiers(2, team="ada")
-
-    response = staff(client, *MOVER, username="ada").get(page(Dossier))
-
-    assert "Open (2)" in choices(response)
-    assert notes(response)["?status__exact=OPEN"] == "2"
-
-
-def test_djangos_own_counts_take_the_place_of_ours(admin_client):
-    dossiers(3, team="ada")
-    dossiers(2)
-
-    assert "Open (3)" in choices(admin_client.get(page(Dossier), {"_facets": "True", "team": "ada"}))
-
-
-def test_a_filter_narrows_the_list_and_marks_the_state_on_the_graph(admin_client):
-    dossiers(3)
-    dossiers(2, status="LOST")
-
-    response = admin_client.get(page(Dossier), {"status__exact": "LOST", "team": ""})
-
-    assert len(response.context["cl"].result_list) == 2
-    wide, _, phone = response.content.decode().partition('class="smf-phone"')
-    assert [len(re.findall(r'class="[^"]*\bsmf-current\b', drawing)) for drawing in (wide, phone)] == [1, 1]
-    assert "?status__exact=OPEN&team=" in notes(response)
-
-
-def test_the_list_asks_one_question_more_than_djangos_own(rf, admin_user):
-    class Plain(admin.ModelAdmin):
-        list_display, list_filter = DossierAdmin.list_display, DossierAdmin.list_filter
-
-    def asked(model_admin):
-        request = rf.get(page(Dossier))
-        request.user = admin_user
-        with CaptureQueriesContext(connection) as captured:
-            model_admin.changelist_view(request).render()
-        return [query["sql"] for query in captured]
-
-    dossiers(3)
-    ours, plain = (asked(kind(Dossier, admin.site)) for kind in (DossierAdmin, Plain))
-
-    assert len(ours) == len(plain) + 1 == 5
-
-
-def test_two_machines_have_two_graphs(admin_client):
-    Invoice.objects.create()
-
-    assert admin_client.get(page(Invoice)).content.decode().count(' class="smf-drawing"') == 2
-
-
-def test_a_child_of_another_table_is_counted(admin_client):
-    Car.objects.create()
-
-    assert admin_client.get(page(Car)).status_code == 200
-
-
-def test_a_popup_has_no_graph(admin_client):
-    assert "smf-graph" not in admin_client.get(page(Dossier), {"_popup": "1"}).content.decode()
-
-
-def test_counting_needs_one_statement_and_knows_empty_querysets(django_assert_num_queries):
-    dossiers(5)
-    rows = Dossier.objects.all()
-
-    with django_assert_num_queries(1):
-        assert count_each({"all": rows, "none": rows.none(), "few": rows.filter(team="x")}, 3) == {
-            "all": 4,
-            "none": 0,
-            "few": 0,
-        }
-    assert count_each({"none": rows.none()}, 3) == {"none": 0}
-
-
-# Moves of many rows
-
-
-def choose(client, rows, to, model=Dossier, accessor="states", **fields):
-    """Choose the action "Move to …" for rows."""
-    data = {"action": f"{accessor}_move_to_{to}", "_selected_action": [row.pk for row in rows], **fields}
-    return client.post(page(model), data, follow=True)
-
-
-def confirm(client, rows, to, shown, **fields):
-    seen_at = re.search(r'name="_seen_at" value="([^"]*)"', shown.content.decode()).group(1)
-    return choose(client, rows, to, _confirm="1", _seen_at=html.unescape(seen_at), **fields)
 
 
 def test_there_is_an_action_for_each_state_that_a_move_leads_to(admin_client):
@@ -349,7 +144,10 @@ def test_rows_that_need_a_form_of_their_own_are_left_to_their_own_page(admin_cli
 
     assert "2 of 3 selected rows can move to Done" in words_of(shown)
     assert "1 The move asks for details of each row." in words_of(shown)
-    assert messages_of(response)[0] == "2 rows were moved to Done."
+    assert messages_of(response) == [
+        "2 rows were moved to Done.",
+        "1 row was not moved: The move asks for details of each row. Make it on the row's own page.",
+    ]
     assert Dossier.objects.get(pk=rows[0].pk).status == "OPEN"
 
 
@@ -413,7 +211,7 @@ def test_fields_of_a_transition_base_are_filled_for_many_rows(client, admin_user
     rows = [Reasoned.objects.create() for _ in range(2)]
     client.force_login(admin_user)
 
-    choose(client, rows, "DONE", model=Reasoned, _confirm="1", _seen_at="")
+    choose(client, rows, "DONE", _confirm="1", _seen_at="")
 
     assert set(Reasoned.states.transition_model.objects.values_list("reason", flat=True)) == {"in bulk"}
 
@@ -432,8 +230,7 @@ def test_moving_plain_rows_takes_a_constant_number_of_statements(admin_client):
     def statements(count):
         rows = Invoice.objects.bulk_create(Invoice() for _ in range(count))
         with CaptureQueriesContext(connection) as captured:
-            data = {"action": "payment_move_to_PAID", "_selected_action": [row.pk for row in rows], "_confirm": "1"}
-            admin_client.post(page(Invoice), data)
+            act(admin_client, rows, "payment_move_to_PAID", _confirm="1")
         return len(captured)
 
     statements(2)
@@ -444,12 +241,8 @@ def test_moving_plain_rows_takes_a_constant_number_of_statements(admin_client):
 def test_the_page_asks_one_question_for_the_states_and_one_for_rows_with_guards(admin_client, to, asked):
     def count(rows):
         with CaptureQueriesContext(connection) as captured:
-            choose_quietly(rows)
+            assert choose(admin_client, rows, to).status_code == 200
         return len(captured) - 2  # the session and the user
-
-    def choose_quietly(rows):
-        data = {"action": f"states_move_to_{to}", "_selected_action": [row.pk for row in rows]}
-        assert admin_client.post(page(Dossier), data).status_code == 200
 
     few, many = dossiers(2, status="CHECK"), dossiers(50, status="CHECK")
     assert count(few) == count(many) == asked  # Django itself counts the list, for its action
@@ -458,7 +251,7 @@ def test_the_page_asks_one_question_for_the_states_and_one_for_rows_with_guards(
 def test_an_order_that_costs_little_is_said_not_to_be_taken_back(admin_client):
     rows = [Order.objects.create(customer="Ada", total=total, status="DELIVERED") for total in (5, 50)]
 
-    words = words_of(choose(admin_client, rows, "RETURNED", model=Order))
+    words = words_of(choose(admin_client, rows, "RETURNED"))
 
     assert "1 of 2 selected rows can move to Returned" in words
     assert "1 What costs less than 20 is not taken back." in words
@@ -481,7 +274,7 @@ def test_a_permission_of_the_model_admin_is_asked_for_each_row(client, monkeypat
     assert Dossier.objects.get(title="hers").status == "OPEN"
 
 
-def test_a_permission_of_the_model_admin_is_asked_for_each_clock(client, monkeypatch):
+def test_a_permission_of_the_model_admin_is_asked_for_each_schedule(client, monkeypatch):
     mine, hers = (Order.objects.create(customer=name, total=1) for name in ("mine", "hers"))
     for order in (mine, hers):
         order.states.run_at(timezone.now() + dt.timedelta(hours=1))
@@ -489,9 +282,7 @@ def test_a_permission_of_the_model_admin_is_asked_for_each_clock(client, monkeyp
     monkeypatch.setattr("shop.admin.OrderAdmin.has_change_permission", allows, raising=False)
     staff(client, "view_order", "change_order")
 
-    response = client.post(
-        page(Order), {"action": "states_run_now", "_selected_action": [mine.pk, hers.pk]}, follow=True
-    )
+    response = act(client, [mine, hers], "states_run_now")
 
     assert messages_of(response)[1] == "1 row was left alone: You do not have the permission for it."
     assert list(Order.states.due()) == [mine]
@@ -511,16 +302,6 @@ def test_rows_of_another_database_are_the_ones_that_move(admin_client, monkeypat
     assert (here.status, there.status) == ("OPEN", "CHECK")
     words = words_of(admin_client.get(page(Dossier, "machine", "states")))
     assert '→ to <b>Check</b> & "quotes" 100% 1' in words
-
-
-def test_rows_that_need_their_own_form_are_said_to(admin_client):
-    rows = [*dossiers(1), *dossiers(1, status="CHECK", seal="lead")]
-
-    response = confirm(admin_client, rows, "DONE", choose(admin_client, rows, "DONE"))
-
-    assert messages_of(response)[1] == (
-        "1 row was not moved: The move asks for details of each row. Make it on the row's own page."
-    )
 
 
 def test_a_row_that_went_elsewhere_does_not_change_what_the_others_are_asked(admin_client):
@@ -548,8 +329,7 @@ def test_rows_that_are_gone_are_counted(admin_client):
 
 
 def test_the_page_counts_what_a_queryset_that_groups_leaves(admin_client, monkeypatch):
-    for number, team in enumerate("aabbbc"):
-        dossiers(1, team=team, title=str(number))
+    rows = [dossiers(1, team=team, title=str(number))[0] for number, team in enumerate("aabbbc")]
     teams = Dossier.objects.filter(team=OuterRef("team")).order_by().values("team").annotate(n=Count("pk")).values("n")
     given = DossierAdmin.get_queryset
     monkeypatch.setattr(
@@ -557,16 +337,15 @@ def test_the_page_counts_what_a_queryset_that_groups_leaves(admin_client, monkey
         "get_queryset",
         lambda self, request: given(self, request).annotate(mates=Subquery(teams)).filter(mates__gt=2),
     )
-    data = {"action": "states_move_to_CHECK", "_selected_action": ["1"], "select_across": "1"}
 
-    assert "3 of 3 selected rows can move" in words_of(admin_client.post(page(Dossier), data))
+    assert "3 of 3 selected rows can move" in words_of(choose(admin_client, rows[:1], "CHECK", select_across="1"))
 
 
 def test_only_rows_that_moved_are_logged(admin_client, monkeypatch):
     rows = dossiers(3)
-    given = bulk.BulkMove._may_go
+    given = bulk.BulkRequest._may_go
     monkeypatch.setattr(
-        bulk.BulkMove, "_may_go", lambda self, row, outcome: row.pk != rows[0].pk and given(self, row, outcome)
+        bulk.BulkRequest, "_may_go", lambda self, row, outcome: row.pk != rows[0].pk and given(self, row, outcome)
     )
 
     confirm(admin_client, rows, "CHECK", choose(admin_client, rows, "CHECK"))

@@ -1,4 +1,4 @@
-"""The clocks of timed machines in the admin: what they say, and run now, release and resume, beside a live worker."""
+"""The schedule of a row in the admin: what it says, and run now, release and resume, beside a live worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.contrib.admin.models import LogEntry
 from django.utils import timezone, translation
 
 from shop.models import Order
-from statemachine_fields.admin.wording import day
+from statemachine_fields.admin.display import day
 from statemachine_fields.testing import drain
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.outcomes import Kind, Verdict
-from tests.admin.browsing import messages_of, page, text_of, words_of
+from tests.admin.browsing import act, look, messages_of, page, text_of, words_of
 from tests.worker.rows import claim_one, columns_of, in_seconds, lane_of, not_mariadb, set_clock
 
 pytestmark = [pytest.mark.django_db, not_mariadb]
@@ -30,7 +30,7 @@ def order():
     return Order.objects.create(customer="Ada", total=10)
 
 
-def wind(client, order, verb, **fields):
+def command(client, order, verb, **fields):
     data = {"verb": verb, "token": order.status_lease_token, **fields}
     return client.post(page(Order, "clock", order.pk, "states"), data, follow=True)
 
@@ -38,10 +38,6 @@ def wind(client, order, verb, **fields):
 def verbs(response):
     content = response.content.decode()
     return [verb for verb in ("run_now", "release", "resume") if f'name="verb" value="{verb}"' in content]
-
-
-def look(client, order):
-    return client.get(page(Order, "change", order.pk))
 
 
 def park(order):
@@ -213,7 +209,7 @@ def test_a_row_in_a_state_without_a_clock_has_no_verbs(admin_client, order):
 def test_run_now_makes_the_row_due(admin_client, order):
     set_clock(order, next_at=in_seconds(7300))
 
-    response = wind(admin_client, order, "run_now")
+    response = command(admin_client, order, "run_now")
 
     assert messages_of(response) == [f"“{order}” is due now."]
     assert list(Order.states.due()) == [order]
@@ -224,11 +220,10 @@ def test_run_now_is_only_for_states_where_something_runs(admin_client):
     order = in_state("CANCELLED", next_at=in_seconds(7300))
     before = columns_of(order)
 
-    response = wind(admin_client, order, "run_now")
+    response = command(admin_client, order, "run_now")
 
     assert messages_of(response) == [f"“{order}” was left alone: its state has no handler to run."]
-    data = {"action": "states_run_now", "_selected_action": [order.pk]}
-    response = admin_client.post(page(Order), data, follow=True)
+    response = act(admin_client, [order], "states_run_now")
     assert messages_of(response) == ["1 row was left alone: There is no handler to run in its state."]
     assert columns_of(order) == before
     assert not LogEntry.objects.exists()
@@ -239,7 +234,7 @@ def test_run_now_leaves_a_running_row_to_its_worker(admin_client, order):
     lease = claim_one(lane_of(Order))
     before = columns_of(order)
 
-    response = wind(admin_client, order, "run_now")
+    response = command(admin_client, order, "run_now")
 
     assert messages_of(response) == [f"“{order}” was left alone: A worker is running it."]
     assert columns_of(order) == before
@@ -252,7 +247,7 @@ def test_release_takes_the_row_away_and_the_worker_is_not_heard(admin_client, or
     lease = claim_one(lane_of(Order))
     order.refresh_from_db()
 
-    response = wind(admin_client, order, "release")
+    response = command(admin_client, order, "release")
     committer.commit([Verdict(lease, Kind.MOVED, to_status="PAID")])
 
     assert "was taken away from its worker" in messages_of(response)[0]
@@ -268,7 +263,7 @@ def test_release_is_about_the_worker_that_was_seen(admin_client, order):
     seen = order.status_lease_token - 1
     claim_one(lane_of(Order), owner="another:1")
 
-    response = wind(admin_client, order, "release", token=seen)
+    response = command(admin_client, order, "release", token=seen)
 
     assert "does not run it any more" in messages_of(response)[0]
     assert columns_of(order).lease_owner == "another:1"
@@ -277,7 +272,7 @@ def test_release_is_about_the_worker_that_was_seen(admin_client, order):
 def test_resume_puts_a_parked_row_back(admin_client, order):
     park(order)
 
-    response = wind(admin_client, order, "resume")
+    response = command(admin_client, order, "resume")
 
     assert "was resumed" in messages_of(response)[0]
     assert columns_of(order).failures == 0
@@ -287,11 +282,11 @@ def test_resume_of_a_row_that_somebody_resumed_is_said(admin_client, order):
     park(order)
     Order.objects.get().states.resume()
 
-    assert "not parked any more" in messages_of(wind(admin_client, order, "resume"))[0]
+    assert "not parked any more" in messages_of(command(admin_client, order, "resume"))[0]
 
 
 def test_nonsense_is_refused(admin_client, order):
-    assert messages_of(wind(admin_client, order, "explode")) == ["There is nothing of that name to do with a row."]
+    assert messages_of(command(admin_client, order, "explode")) == ["There is nothing of that name to do with a row."]
 
 
 @pytest.mark.parametrize(
@@ -308,9 +303,8 @@ def test_many_rows_are_wound_at_once(admin_client, order, verb, said):
     park(parked)
     set_clock(leased, next_at=in_seconds(-5))
     claim_one(lane_of(Order))
-    data = {"action": f"states_{verb}", "_selected_action": [order.pk, leased.pk, parked.pk]}
 
-    response = admin_client.post(page(Order), data, follow=True)
+    response = act(admin_client, [order, leased, parked], f"states_{verb}")
 
     assert messages_of(response) == said
     assert LogEntry.objects.count() == int(said[0].split()[-2])
@@ -319,9 +313,8 @@ def test_many_rows_are_wound_at_once(admin_client, order, verb, said):
 def test_too_many_rows_are_left_alone(admin_client, order, monkeypatch):
     monkeypatch.setattr("shop.admin.OrderAdmin.bulk_limit", 1)
     Order.objects.create(customer="Grace", total=1)
-    data = {"action": "states_run_now", "_selected_action": ["1"], "select_across": "1"}
 
-    response = admin_client.post(page(Order), data, follow=True)
+    response = act(admin_client, [order], "states_run_now", select_across="1")
 
     assert "more than 1 rows" in messages_of(response)[0]
     assert not Order.states.due().exists()

@@ -11,7 +11,7 @@ from django.utils import translation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine_fields.admin.charts import APART, DAY, HOUR, MINUTE, MS, SECOND, WIDTH, Bar, Scale, draw_bars, short
+from statemachine_fields.drawing.charts import APART, DAY, HOUR, MINUTE, MS, SECOND, WIDTH, Bar, Scale, draw_bars, short
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,16 +15,11 @@ from lab.models import Dossier, Invoice
 from shop.models import Order
 from statemachine_fields.admin import StateMachineAdminMixin
 from statemachine_fields.drawing.svg import graph_css
-from tests.admin.browsing import page, queries, staff, text_of, words_of
+from tests.admin.browsing import look, page, queries, staff, text_of, words_of
 
 pytestmark = pytest.mark.django_db
 
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def dossier():
-    return Dossier.objects.create(title="Case 7")
 
 
 def tell(row, count, **values):
@@ -58,7 +53,7 @@ def numbers(response):
 
 
 def test_the_status_is_a_badge_in_its_colour_and_cannot_be_typed(admin_client, dossier):
-    content = admin_client.get(page(Dossier, "change", dossier.pk)).content.decode()
+    content = look(admin_client, dossier).content.decode()
 
     assert '<span class="smf-badge smf-tone-gray">Open</span>' in content
     assert '<div class="readonly"><span class="smf-badge' in re.sub(r">\s+<", "><", content)
@@ -77,7 +72,7 @@ def test_a_posted_status_is_not_listened_to(admin_client, dossier):
 def test_chosen_colours_are_used(admin_client, dossier):
     dossier.states.force_transition_to("LOST", reason="for the test")
 
-    assert "smf-badge smf-tone-red" in admin_client.get(page(Dossier, "change", dossier.pk)).content.decode()
+    assert "smf-badge smf-tone-red" in look(admin_client, dossier).content.decode()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +100,7 @@ def test_a_model_without_a_machine_is_refused():
 def test_the_graph_shows_the_state_and_the_path(admin_client, dossier):
     dossier.states.transition_to("CHECK")
 
-    content = admin_client.get(page(Dossier, "change", dossier.pk)).content.decode()
+    content = look(admin_client, dossier).content.decode()
 
     for drawing in re.findall(r"<svg .*?</svg>", content.partition('class="smf-drawing"')[2], re.DOTALL)[:2]:
         assert len(re.findall(r'class="[^"]*\bsmf-taken\b', drawing)) == 1
@@ -135,7 +130,7 @@ def test_the_page_of_a_row_asks_as_much_for_a_long_history(admin_client, dossier
 
 def test_two_machines_ask_twice(admin_client):
     invoice = Invoice.objects.create()
-    admin_client.get(page(Invoice, "change", invoice.pk))
+    look(admin_client, invoice)
 
     found = queries(admin_client, page(Invoice, "change", invoice.pk))
 
@@ -149,7 +144,7 @@ def test_a_template_of_the_project_stays_in_place(admin_client, dossier, setting
     (templates,) = settings.TEMPLATES
     settings.TEMPLATES = [{**templates, "DIRS": [tmp_path]}]
 
-    content = admin_client.get(page(Dossier, "change", dossier.pk)).content.decode()
+    content = look(admin_client, dossier).content.decode()
 
     assert "OUR OWN" in content
     assert "smf-panel" in content
@@ -162,7 +157,7 @@ def test_a_popup_shows_the_form_alone(admin_client, dossier):
 def test_media_of_the_model_admin_are_kept(admin_client):
     order = Order.objects.create(customer="Ada", total=1)
 
-    content = admin_client.get(page(Order, "change", order.pk)).content.decode()
+    content = look(admin_client, order).content.decode()
 
     assert "shop/refresh.js" in content
     assert "statemachine_fields/admin.css" in content
@@ -187,7 +182,7 @@ def test_the_story_says_when_how_long_who_and_what(admin_client, dossier):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE lab_dossier SET status_sequence = 2, status = 'CHECK'")
 
-    words = words_of(admin_client.get(page(Dossier, "change", dossier.pk)))
+    words = words_of(look(admin_client, dossier))
 
     assert "by Grace stayed 3 hours" in words.replace("\xa0", " ")
     assert "there for 2 hours so far" in words.replace("\xa0", " ")
@@ -197,7 +192,7 @@ def test_the_story_says_when_how_long_who_and_what(admin_client, dossier):
 def test_the_page_of_a_row_shows_the_newest_moves_and_links_the_rest(admin_client, dossier):
     tell(dossier, 12)
 
-    response = admin_client.get(page(Dossier, "change", dossier.pk))
+    response = look(admin_client, dossier)
 
     assert numbers(response) == [12, 11, 10, 9, 8]
     assert page(Dossier, "story", dossier.pk, "states") in response.content.decode()

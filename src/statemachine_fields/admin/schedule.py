@@ -1,20 +1,24 @@
-"""The clock of a row of a timed machine: what it says, and what people may do with it."""
+"""The schedule of a row of a timed machine: what it says, and what people may do with it, for one row and for many."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django.db import models
+from django.contrib import messages
+from django.db import models, router, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, pgettext, pgettext_lazy
 
-from statemachine_fields.admin.wording import as_text, day, in_words, time_tag
+from statemachine_fields.admin.base import Action, MachineAdmin, read_number
+from statemachine_fields.admin.display import day, grouped, in_words, one_line, time_tag
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.schedule.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
@@ -30,8 +34,8 @@ LATE = dt.timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
-    """Something to do with the clock of a row: what it is called, before and after, and what to say if it did nothing,
+class ScheduleCommand:
+    """Something to do with the schedule of a row: what it is called, before and after, and what to say if it did nothing,
     to one row and of many."""
 
     name: str
@@ -45,8 +49,8 @@ class Verb:
 
 def _run_now(bound: Binding[Any], states: Any) -> bool:
     """Make a row due whose state has a handler. One that only waits for its time-out or deletion would wait on."""
-    clock: Schedule | None = bound.schedules.get(states.current)
-    if clock is not None and clock.runs and clock.handler is None:
+    policy: Schedule | None = bound.schedules.get(states.current)
+    if policy is not None and policy.runs and policy.handler is None:
         return False
     states.run_at()
     return True
@@ -54,11 +58,10 @@ def _run_now(bound: Binding[Any], states: Any) -> bool:
 
 NOTHING_TO_DO = gettext_lazy("There was nothing to do.")
 
-
-VERBS = {
-    verb.name: verb
-    for verb in (
-        Verb(
+COMMANDS = {
+    command.name: command
+    for command in (
+        ScheduleCommand(
             "run_now",
             pgettext_lazy("state machine", "Run now"),
             gettext_lazy("Make the row due at once."),
@@ -67,7 +70,7 @@ VERBS = {
             gettext_lazy("There is no handler to run in its state."),
             _run_now,
         ),
-        Verb(
+        ScheduleCommand(
             "release",
             pgettext_lazy("state machine", "Release"),
             gettext_lazy("Take the row away from the worker that runs it. What that worker says of it is dropped."),
@@ -76,7 +79,7 @@ VERBS = {
             NOTHING_TO_DO,
             lambda _bound, states: states.release(),
         ),
-        Verb(
+        ScheduleCommand(
             "resume",
             pgettext_lazy("state machine", "Resume"),
             gettext_lazy("Put the parked row back on the clock, with all its tries before it."),
@@ -89,46 +92,9 @@ VERBS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the clock of a row says."""
-
-    summary: str
-    facts: tuple[tuple[str, str], ...]
-    #: What is wrong with the clock itself, and what to do.
-    advice: str
-    error: str
-    #: What makes sense now.
-    verbs: tuple[Verb, ...]
-    token: int
-
-
-def read_clock(bound: Binding[Any], instance: models.Model) -> Reading:
-    """Read the columns of the instance. No query."""
-    clock = _Columns(bound, instance)
-    return Reading(
-        summary=clock.summary(),
-        facts=tuple(clock.facts()),
-        advice=clock.advice(),
-        error=clock.error,
-        verbs=tuple(VERBS[name] for name in clock.verbs()),
-        token=clock.lease_token,
-    )
-
-
-def clock_line(bound: Binding[Any], instance: models.Model) -> str | None:
-    """Return what the clock says in a few words, for a column of the list; nothing if nothing is due."""
-    clock = _Columns(bound, instance)
-    if clock.next_at is None and not clock.is_leased and not clock.is_parked:
-        return None
-    if clock.policy is None and not clock.is_leased:
-        return format_html('<span title="{}">{}</span>', clock.summary(), pgettext("state machine", "Never"))
-    line = clock.summary(longest_error=30)
-    return format_html('<span title="{}">{}</span>', clock.error, line) if clock.error else line
-
-
-class _Columns:
-    """The columns of the clock, without their prefix, and what they mean by the policy of the row's state."""
+class ScheduleReading:
+    """What the schedule of a row says: its columns, without their prefix, and what they mean by the policy of the row's state.
+    No query."""
 
     def __init__(self, bound: Binding[Any], instance: models.Model) -> None:
         names = bound.names
@@ -149,13 +115,8 @@ class _Columns:
     def _foresee(self) -> Upcoming | None:
         if self.policy is None or self.is_leased:
             return None
-        return foresee(
-            self.policy,
-            entered_at=self.entered_at,
-            next_at=self.next_at,
-            failures=self.failures,
-            now=timezone.now(),
-        )
+        entered_at, next_at, failures = self.entered_at, self.next_at, self.failures
+        return foresee(self.policy, entered_at=entered_at, next_at=next_at, failures=failures, now=timezone.now())
 
     @property
     def is_leased(self) -> bool:
@@ -173,7 +134,7 @@ class _Columns:
         if self.policy is None:
             return _("Never: no worker takes rows of a state that is not declared")
         if self.is_parked:
-            return _("Parked: %(why)s") % {"why": Truncator(" ".join(as_text(self.error).split())).chars(longest_error)}
+            return _("Parked: %(why)s") % {"why": one_line(self.error, longest_error)}
         if self.upcoming is None:
             return _("Nothing is due")
         return time_tag(self.upcoming.at, in_future(self.bound, self.upcoming))
@@ -212,6 +173,7 @@ class _Columns:
             yield _("At the latest"), time_tag(later.at, in_future(self.bound, later))
 
     def advice(self) -> str:
+        """Say what is wrong with the schedule itself, and what to do."""
         if self.policy is None or self.is_leased or self.is_parked or self.next_at is not None or not self.policy.runs:
             return ""
         return _(
@@ -219,14 +181,26 @@ class _Columns:
             "rows theirs."
         )
 
-    def verbs(self) -> list[str]:
+    def commands(self) -> list[ScheduleCommand]:
+        """Return what makes sense now."""
         if self.is_leased:
-            return ["release"]
+            return [COMMANDS["release"]]
         if self.policy is None or not self.policy.runs:
             return []
         if self.is_parked:
-            return ["resume"]
-        return ["run_now"] if self.policy.handler is not None else []
+            return [COMMANDS["resume"]]
+        return [COMMANDS["run_now"]] if self.policy.handler is not None else []
+
+
+def schedule_line(bound: Binding[Any], instance: models.Model) -> str | None:
+    """Return what the schedule says in a few words, for a column of the list; nothing if nothing is due."""
+    reading = ScheduleReading(bound, instance)
+    if reading.next_at is None and not reading.is_leased and not reading.is_parked:
+        return None
+    if reading.policy is None and not reading.is_leased:
+        return format_html('<span title="{}">{}</span>', reading.summary(), pgettext("state machine", "Never"))
+    line = reading.summary(longest_error=30)
+    return format_html('<span title="{}">{}</span>', reading.error, line) if reading.error else line
 
 
 def in_future(bound: Binding[Any], upcoming: Upcoming) -> str:
@@ -263,17 +237,90 @@ def _moment(time: dt.datetime | None) -> str:
     if time is None:
         return ""
     wait = time - timezone.now()
-    if wait > dt.timedelta(0):
-        words = _("in %(time)s") % {"time": in_words(wait)}
-    else:
-        words = _("%(time)s ago") % {"time": in_words(-wait)}
-    return time_tag(time, words)
+    words = _("in %(time)s") if wait > dt.timedelta(0) else _("%(time)s ago")
+    return time_tag(time, words % {"time": in_words(abs(wait))})
 
 
 def why_left(error: StateMachineError) -> str:
-    """Say in plain words why a clock was left alone."""
+    """Say in plain words why a row was left alone."""
     if isinstance(error, RowLeased):
         return _("A worker is running it.")
     if isinstance(error, RowMissing):
         return _("It has been deleted.")
     return _("Nothing is ever due in its state.")
+
+
+class Schedules(MachineAdmin):
+    """Lets people run, release and resume rows of timed machines: one from its page, and many from the list."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [self.row_path("clock", self.schedule_view), *super().get_urls()]
+
+    def schedule_view(self, request: HttpRequest, object_id: str, accessor: str) -> HttpResponse:
+        """Run, release or resume one row. By POST only."""
+        bound, obj = self.row_to_move(request, object_id, accessor)
+        if request.method != "POST":
+            return self.refuse_method(request, obj)
+        back = HttpResponseRedirect(self.back_to_row(request, obj))
+        command = COMMANDS.get(request.POST.get("verb", ""))
+        if command is None or not bound.is_timed:
+            self.message_user(request, _("There is nothing of that name to do with a row."), messages.ERROR)
+            return back
+        # What the person saw, and decided about.
+        setattr(obj, bound.names.lease_token, read_number(request.POST.get("token", ""), -1, digits=18))
+        try:
+            done = self._command(request, bound, command, obj)
+        except StateMachineError as error:
+            names = {"row": obj, "why": why_left(error)}
+            self.message_user(request, _("“%(row)s” was left alone: %(why)s") % names, messages.ERROR)
+            return back
+        text = command.done if done else command.too_late
+        self.message_user(request, text % {"row": obj}, messages.SUCCESS if done else messages.WARNING)
+        return back
+
+    def _command(self, request: HttpRequest, bound: Binding[Any], command: ScheduleCommand, row: Any) -> bool:
+        """Do it and log it, both or neither. Say whether there was something to do."""
+        with transaction.atomic(using=router.db_for_write(type(row), instance=row)):
+            done = command.run(bound, getattr(row, bound.accessor))
+            if done:
+                self.log_change(request, row, str(command.label))
+        return done
+
+    def machine_actions(self, bound: Binding[Any]) -> list[Action]:
+        ours = [self._scheduler(bound, command) for command in COMMANDS.values()] if bound.is_timed else []
+        return [*ours, *super().machine_actions(bound)]
+
+    def _scheduler(self, bound: Binding[Any], command: ScheduleCommand) -> Action:
+        def run(_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> None:
+            self._command_many(request, bound, command, queryset)
+
+        return self.machine_action(bound, command.name, lambda: str(command.label), run)
+
+    def _command_many(
+        self, request: HttpRequest, bound: Binding[Any], command: ScheduleCommand, queryset: models.QuerySet[Any]
+    ) -> None:
+        done, left = 0, Counter[str]()
+        rows = list(queryset.order_by("pk")[: self.bulk_limit + 1])
+        if len(rows) > self.bulk_limit:
+            text = _("You have selected more than %(limit)s rows, which is too much at once. Nothing was done.")
+            self.message_user(request, text % {"limit": grouped(self.bulk_limit)}, messages.ERROR)
+            return
+        for row in rows:
+            if not self.has_move_permission(request, row):
+                left[_("You do not have the permission for it.")] += 1
+                continue
+            try:
+                if self._command(request, bound, command, row):
+                    done += 1
+                else:
+                    left[str(command.nothing)] += 1
+            except StateMachineError as error:
+                left[why_left(error)] += 1
+        if done:
+            text = ngettext("%(verb)s: %(number)s row.", "%(verb)s: %(number)s rows.", done)
+            self.message_user(request, text % {"verb": command.label, "number": grouped(done)}, messages.SUCCESS)
+        if left:
+            text = ngettext(
+                "%(number)s row was left alone: %(why)s", "%(number)s rows were left alone: %(why)s", left.total()
+            )
+            self.say_reasons(request, text, left)
