@@ -221,16 +221,16 @@ class RowWrite:
     ) -> tuple[Any, ...] | None:
         if not self._is_number or type(key) is not int:
             key = self._key_field.get_db_prep_value(key, connection)
-        key = prepared.key(key)
-        rows = prepared.run(connection, self.text, (*given, key, *compared, *record))
+        rows = prepared.run(connection, self.text, (*given, prepared.key(key), *compared, *record))
         if not rows:
             return None
-        sequence, changed_at, *schedule = rows[0]
-        if not schedule:
-            return sequence, prepared.as_django_reads(changed_at, connection)
-        next_at, token = schedule
+        row = rows[0]
+        changed_at = prepared.as_django_reads(row[1], connection)
+        if len(row) == 2:
+            return row[0], changed_at
+        sequence, _changed_at, next_at, token = row
         due = None if next_at is None else prepared.as_django_reads(next_at, connection)
-        return sequence, prepared.as_django_reads(changed_at, connection), due, token
+        return sequence, changed_at, due, token
 
 
 def _many_text(

@@ -65,7 +65,7 @@ def is_lost(error: BaseException) -> bool:
 
 def give_up(connection: Any) -> None:
     """Prepare no more until there is a new connection to the server."""
-    setattr(connection, GIVEN_UP, connection.connection)
+    vars(connection).update({GIVEN_UP: connection.connection, SLOT: None})
 
 
 def key(value: Any) -> Any:
@@ -84,9 +84,16 @@ def run(connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any
 
     :param read: gets the rows from the cursor.
     """
-    if is_wanted(connection):
+    if connection.health_check_enabled and not connection.health_check_done:
+        connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    slots = vars(connection)
+    kept = slots.get(SLOT)
+    if kept is None or kept.driver is not connection.connection or kept.wanted_by is not settings() or kept.closed:
+        kept = _new_cursor(connection)
+    if kept is not None:
         try:
-            return fetch_all(connection, text, params, read)
+            return _fetch(connection, slots, kept, text, params, read)
         except DatabaseError as error:
             if not is_lost(error):
                 raise
@@ -104,16 +111,13 @@ def run(connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any
         return read(cursor)
 
 
-def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:
-    """Return a time as the connection would: aware, or without USE_TZ naive and local."""
-    time = EPOCH + microseconds * MICROSECOND
-    if connection.timezone is not None:
-        return time
-    return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
-
-
-def fetch_all(
-    connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = all_rows
+def _fetch(
+    connection: Any,
+    slots: dict[str, Any],
+    kept: PreparingCursor,
+    text: str,
+    params: tuple[Any, ...],
+    read: Callable[[Any], list[Any]],
 ) -> list[Any]:
     """Prepare and execute a statement, and return its rows.
 
@@ -121,23 +125,34 @@ def fetch_all(
     connection, since making one rebuilds its adapters. It is out of its slot while in use, because an execute wrapper may
     move another row.
     """
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    driver = connection.connection
-    kept = getattr(connection, SLOT, None)
-    if kept is None or kept.driver is not driver or kept.closed:
-        kept = PreparingCursor(driver)
-        kept.driver = driver
-        if driver.prepare_threshold is None:
-            driver.prepare_threshold = NEVER_BY_ITSELF
-        _name_apart(driver)
-    setattr(connection, SLOT, None)
+    slots[SLOT] = None
     try:
         connection._prepare_cursor(kept).execute(text, params)
         return read(kept)  # it has the rows already; Django's wrapper would build a function to fetch them with
     finally:
-        if getattr(connection, SLOT, None) is None:
-            setattr(connection, SLOT, kept)
+        if slots[SLOT] is None:
+            slots[SLOT] = kept
+
+
+def _new_cursor(connection: Any) -> PreparingCursor | None:
+    """Return a cursor that prepares, if that is wanted. It serves as long as the connection to the server and our settings."""
+    if not is_wanted(connection):
+        return None
+    driver = connection.connection
+    made = PreparingCursor(driver)
+    made.driver, made.wanted_by = driver, settings()
+    if driver.prepare_threshold is None:
+        driver.prepare_threshold = NEVER_BY_ITSELF
+    _name_apart(driver)
+    return made
+
+
+def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:
+    """Return a time as the connection would: aware, or without USE_TZ naive and local."""
+    time = EPOCH + microseconds * MICROSECOND
+    if connection.timezone is not None:
+        return time
+    return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
 
 
 def _name_apart(driver: Any) -> None:
@@ -155,6 +170,8 @@ if TYPE_CHECKING or is_psycopg3:
 
         #: The connection that it is of. psycopg has it too, as a property that costs more to ask.
         driver: Any = None
+        #: The settings by which it was made.
+        wanted_by: Any = None
         _said: tuple[Any, Any] | None = None
         _sent: Any = None
 

@@ -68,8 +68,7 @@ def transition(
     audit = bound.transition_model
     made: StateTransition[M] = audit.__new__(audit)  # what __init__() would do, were it not asked so often
     its_state = ModelState()
-    its_state.adding, its_state.db = False, using
-    its_state.fields_cache["instance"] = instance
+    vars(its_state).update(adding=False, db=using, fields_cache={"instance": instance})
     vars(made).update(
         _state=its_state,
         id=record_id,
