@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,35 +16,71 @@ PACKAGE = Path(statemachine_fields.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(module: Path) -> Iterator[str]:
-    """Yield what a module imports when it runs, not what only type checkers see."""
+#: The rooms, and those below each: what its modules may import. `exceptions`, `signals` and `conf` are for all.
+BELOW = {
+    "db": set(),
+    "drawing": set(),
+    "schedule": {"db"},
+    "machine": {"schedule", "db", "drawing"},
+    "worker": {"management", "machine", "schedule", "db"},
+    "management": {"machine", "schedule", "db", "drawing"},
+    "admin": {"machine", "schedule", "db", "drawing"},
+}
+SHARED = {"exceptions", "signals", "conf"}
+
+
+def imported(module: Path, *, at_once: bool = False) -> Iterator[str]:
+    """Yield what a module imports when it runs, not what only type checkers see; or only what it imports when it is loaded."""
     tree = ast.parse(module.read_text())
-    for_checkers = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    skipped = {inner for node in for_checkers for part in node.body for inner in ast.walk(part)}
+    skipped = {
+        inner
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        or (at_once and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+        for part in node.body
+        for inner in ast.walk(part)
+    }
     for node in ast.walk(tree):
         if node in skipped:
             continue
         if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            yield from [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
 
-@pytest.mark.parametrize(
-    ("part", "forbidden"),
-    [
-        ("db", ["statemachine_fields.machine", "statemachine_fields.worker", "statemachine_fields.admin"]),
-        ("machine", ["statemachine_fields.worker", "statemachine_fields.admin"]),
-        ("drawing", ["statemachine_fields.worker", "statemachine_fields.admin", "statemachine_fields.db"]),
-        ("admin", ["statemachine_fields.worker"]),
-    ],
-)
-def test_imports_run_one_way(part, forbidden):
-    for module in (PACKAGE / part).rglob("*.py"):
-        wrong = [name for name in imported(module) if name.startswith(tuple(forbidden))]
-        assert wrong == [], module.name
+def name_of(module: Path) -> str:
+    return ".".join([PACKAGE.name, *module.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def modules_loaded_by(module: Path, known: set[str]) -> set[str]:
+    """Return those of our modules that are loaded when one is."""
+    names = imported(module, at_once=True)
+    found = {name if name in known else name.rpartition(".")[0] for name in names}
+    return found & known - {name_of(module)}
+
+
+def rooms_of(names: Iterable[str]) -> set[str]:
+    """Return the folders, or the modules beside them, that names of ours are in."""
+    return {name.split(".")[1] for name in names if name.startswith(f"{PACKAGE.name}.")}
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_imports_run_one_way(room):
+    for module in (PACKAGE / room).rglob("*.py"):
+        above = rooms_of(imported(module)) - BELOW[room] - SHARED - {room}
+        assert above == set(), f"{module.relative_to(PACKAGE)} imports from {above}"
+
+
+def test_no_modules_need_each_other():
+    known = {name_of(module) for module in MODULES}
+    waiting = {name_of(module): modules_loaded_by(module, known) for module in MODULES}
+    # Modules are parts of the package and loaded with it, so what it loads is no cycle.
+    waiting = {name: needs - {PACKAGE.name} for name, needs in waiting.items()}
+    while ready := [name for name, needs in waiting.items() if not needs & waiting.keys()]:
+        for name in ready:
+            del waiting[name]
+    assert waiting == {}
 
 
 def test_only_the_dialect_reads_the_vendor():
@@ -52,8 +88,17 @@ def test_only_the_dialect_reads_the_vendor():
     assert readers == {"dialect.py"}
 
 
+def test_what_is_rarely_needed_is_not_loaded_with_the_package():
+    code = "import sys, statemachine_fields; print(*(name for name in sys.modules if name.startswith('statemachine_fields.')))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert not rooms_of(loaded) & {"admin", "drawing", "management", "worker"}
+    rare = ("audit", "bulk", "forms", "history_import", "questions", "raw", "rename", "verify")
+    assert not loaded & {f"statemachine_fields.machine.{name}" for name in rare}
+
+
 def test_only_conf_reads_the_settings():
-    readers = {module.name for module in MODULES if "django.conf" in list(imported(module))}
+    readers = {module.name for module in MODULES if any(name.startswith("django.conf.") for name in imported(module))}
     assert readers == {"conf.py"}
 
 

@@ -15,7 +15,7 @@ from django.test.utils import isolate_apps, override_settings
 
 from statemachine_fields import StateMachine, Transition
 from statemachine_fields import checks as our_checks
-from statemachine_fields.machine.descriptor import declared_machines
+from statemachine_fields.machine.registry import attributes_of
 
 
 def machine(edges: dict[str, list[Any]] | None = None, **options) -> StateMachine:
@@ -32,11 +32,11 @@ class UploadForm(forms.Form):
 def problems(model: type[models.Model]) -> list[checks.CheckMessage]:
     """Return what our checks say of one model."""
     found: list[checks.CheckMessage] = []
-    for name, declared in declared_machines(model).items():
-        if isinstance(declared, StateMachine):
-            found += our_checks.check_unbound(model, name, declared)
+    for name, attribute in attributes_of(model).items():
+        if attribute.bound is None:
+            found += our_checks.check_unbound(model, name, attribute.machine)
         else:
-            found += our_checks.check_bound(declared.bound)
+            found += our_checks.check_bound(attribute.bound)
     return found
 
 

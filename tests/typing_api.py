@@ -14,7 +14,12 @@ from shop.models import Order, OrderStateTransition
 from statemachine_fields import (
     Blocker,
     BoundMachine,
+    BulkResult,
     ConcurrentTransition,
+    Duration,
+    Durations,
+    ImportResult,
+    Refusal,
     State,
     StateMachine,
     StateMachineAccessor,
@@ -23,9 +28,6 @@ from statemachine_fields import (
     TransitionBlocked,
     transition_context,
 )
-from statemachine_fields.machine.bulk import BulkResult, Refusal
-from statemachine_fields.machine.history_import import ImportResult
-from statemachine_fields.machine.questions import Duration, Durations
 
 # Both faces of the descriptor keep the model's type.
 assert_type(Order.states, BoundMachine[Order])

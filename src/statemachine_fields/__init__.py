@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from statemachine_fields import checks as _checks  # noqa: F401 - registered for all who import us, installed or not
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     InvalidStateTransition,
@@ -25,12 +27,20 @@ from statemachine_fields.schedule.handlers import handler
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
+    from statemachine_fields.machine.bulk import BulkResult, Refusal
+    from statemachine_fields.machine.history_import import ImportResult
+    from statemachine_fields.machine.questions import Duration, Durations
 
 __all__ = [
     "Blocker",
     "BoundMachine",
+    "BulkResult",
     "ConcurrentTransition",
+    "Duration",
+    "Durations",
+    "ImportResult",
     "InvalidStateTransition",
+    "Refusal",
     "RetiredState",
     "RowLeased",
     "RowMissing",
@@ -48,10 +58,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # A model class can only be defined once the app registry is ready, and this module is imported before.
-    if name == "StateTransition":
-        from statemachine_fields.machine.audit import StateTransition
+#: What is loaded when it is asked for: a model class, which can be defined only once the app registry is ready, and the
+#: answers of what is asked rarely.
+LATER = {
+    "StateTransition": "audit",
+    "BulkResult": "bulk",
+    "Refusal": "bulk",
+    "ImportResult": "history_import",
+    "Duration": "questions",
+    "Durations": "questions",
+}
 
-        return StateTransition
+
+def __getattr__(name: str) -> Any:
+    if name in LATER:
+        return getattr(import_module(f"statemachine_fields.machine.{LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

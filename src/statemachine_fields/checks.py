@@ -1,5 +1,6 @@
-"""Every system check and its id: 001–099 the machine, here; 101–199 the worker, in `worker_checks`. Each number is used
-once, for ever.
+"""Every system check and its id: 001–099 the machine, here; 101–199 the worker, in `worker.checks`. Each number is used
+once, for ever. They are registered as soon as the package is imported, so that a project which has not installed the app is
+told of it; what they need is loaded when they run.
 
 What can be seen in a declaration alone raises `ValueError` there. These need the rest of the project: the columns and
 models around a machine, or they are smells that someone may want to silence.
@@ -9,38 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import getattr_static
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, models, router, transaction
 
-from statemachine_fields.conf import settings
-from statemachine_fields.machine.binding import Binding
-from statemachine_fields.machine.descriptor import StateMachine, declared_machines
+from statemachine_fields.db.fields import owns_column
 from statemachine_fields.machine.fields import StatusField
-from statemachine_fields.machine.forms import what_is_wrong
 from statemachine_fields.machine.guards import guards_never_asked
-from statemachine_fields.worker.checks import check_timed, handlers_never_called, worker_not_installed
+from statemachine_fields.machine.registry import all_machines, attributes_of
+from statemachine_fields.schedule.columns import columns_of
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.binding import Binding
+    from statemachine_fields.machine.descriptor import StateMachine
 
 
 @checks.register(checks.Tags.models)
 def check_machines(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Check every machine of the project, or of the apps given."""
+    from statemachine_fields.worker.checks import handlers_never_called, worker_not_installed
+
     found: list[checks.CheckMessage] = []
     machines = timed = 0
-    for config in app_configs or apps.get_app_configs():
-        for model in config.get_models(include_auto_created=True):
-            for name, declared in declared_machines(model).items():
-                machines += 1
-                if isinstance(declared, StateMachine):
-                    found += check_unbound(model, name, declared)
-                elif declared.bound.model is model:
-                    found += check_bound(declared.bound)
-                    timed += declared.bound.is_timed
-            found += vanished_machines(model)
-            found += handlers_never_called(model)
+    for model in _models(app_configs):
+        for name, attribute in attributes_of(model).items():
+            machines += 1
+            if attribute.bound is None:
+                found += check_unbound(model, name, attribute.machine)
+            elif attribute.bound.model is model:
+                found += check_bound(attribute.bound)
+                timed += attribute.bound.is_timed
+        found += vanished_machines(model)
+        found += handlers_never_called(model)
     if machines and not apps.is_installed("statemachine_fields"):
         found.append(app_not_installed())
     if timed and not apps.is_installed("statemachine_fields.worker"):
@@ -53,14 +57,37 @@ def check_rows(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
     """Check the rows of every machine, in the databases given: those of `check --database`, and of `migrate`."""
-    found: list[checks.CheckMessage] = []
-    for alias in databases or ():
-        for config in app_configs or apps.get_app_configs():
-            for model in config.get_models(include_auto_created=True):
-                for declared in declared_machines(model).values():
-                    if not isinstance(declared, StateMachine) and declared.bound.model is model:
-                        found += undeclared_states(declared.bound, alias)
-    return found
+    machines = list(all_machines(_models(app_configs)))
+    return [each for alias in databases or () for bound in machines for each in undeclared_states(bound, alias)]
+
+
+# Many small projects run well on SQLite with the one worker process that it takes, so only those who ask how they would
+# fare in production are told.
+@checks.register(checks.Tags.models, deploy=True)
+def check_one_process(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that the databases of timed machines let several worker processes share the work."""
+    from statemachine_fields.worker.checks import one_process_only
+
+    return list(one_process_only(_timed_machines(app_configs)))
+
+
+# Signals are there to be used, and moves that are written one by one are as correct. How fast they are matters in
+# production.
+@checks.register(checks.Tags.models, deploy=True)
+def check_row_by_row(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that workers can write the moves of many rows together."""
+    from statemachine_fields.worker.checks import committed_row_by_row
+
+    return [each for bound in _timed_machines(app_configs) for each in committed_row_by_row(bound)]
+
+
+def _models(app_configs: Sequence[AppConfig] | None) -> Iterator[type[models.Model]]:
+    for config in app_configs or apps.get_app_configs():
+        yield from config.get_models(include_auto_created=True)
+
+
+def _timed_machines(app_configs: Sequence[AppConfig] | None) -> list[Binding[Any]]:
+    return [bound for bound in all_machines(_models(app_configs)) if bound.is_timed]
 
 
 def undeclared_states(bound: Binding[Any], alias: str) -> Iterator[checks.Warning]:
@@ -84,6 +111,8 @@ def undeclared_states(bound: Binding[Any], alias: str) -> Iterator[checks.Warnin
 
 def check_bound(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     """Check one machine on the model that has its columns."""
+    from statemachine_fields.worker.checks import check_timed
+
     yield from audit_name_taken(bound)
     yield from unreachable_states(bound)
     yield from trap_states(bound)
@@ -103,6 +132,8 @@ def app_not_installed() -> checks.Error:
 
 
 def wrong_settings() -> Iterator[checks.Error]:
+    from statemachine_fields.conf import settings
+
     try:
         settings()
     except ImproperlyConfigured as error:
@@ -116,8 +147,8 @@ def wrong_settings() -> Iterator[checks.Error]:
 def check_unbound(model: type[models.Model], name: str, machine: StateMachine) -> Iterator[checks.Error]:
     """Say which of a machine's columns the model has put something else in place of."""
     there = {field.name for field in model._meta.local_fields} | set(vars(model))
-    columns = machine.columns_of(model, name)
-    taken = [column for column in columns if column in there and not machine.owns_column(model, column)]
+    columns = columns_of(machine, model, name)
+    taken = [column for column in columns if column in there and not owns_column(machine, model, column)]
     for column in taken or [machine.names.status]:
         yield checks.Error(
             f"The machine {name!r} needs the column {column!r}, which the model or another machine declares.",
@@ -213,6 +244,8 @@ def guards_in_vain(bound: Binding[Any]) -> Iterator[checks.Warning]:
 
 
 def wrong_forms(bound: Binding[Any]) -> Iterator[checks.Error]:
+    from statemachine_fields.machine.forms import what_is_wrong
+
     for (source, target), transition in bound.graph.details.items():
         if wrong := what_is_wrong(bound, transition):
             yield checks.Error(

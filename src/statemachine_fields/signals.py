@@ -1,6 +1,6 @@
 """Every signal. The sender is the model class that has the machine's columns, also for its proxies and children.
 
-All carry `machine` (the `BoundMachine`), `instance`, `from_status`, `to_status`, `metadata` and `using`.
+Those that tell of moves carry `machine` (the `BoundMachine`), `instance`, `from_status`, `to_status`, `metadata` and `using`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from django.apps import apps
 from django.db import models
 
 from statemachine_fields.db.clock import read_instant
@@ -18,7 +17,7 @@ from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.descriptor import machines_of
+from statemachine_fields.machine.registry import all_machines, machines_of
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.draining import Drain, DrainTally, DrainUntil
 from statemachine_fields.worker.lanes import lanes_of
@@ -74,7 +73,7 @@ def drain(
 
 def assert_state(instance: models.Model, state: str, machine: str = "states") -> None:
     """Assert that the row is in a state, by what the database has."""
-    bound = _machine_of(instance, machine)
+    bound = machines_of(type(instance))[machine]
     rows = all_rows(bound.model, instance._state.db).filter(pk=bound.key_of(instance))
     found: str | None = rows.values_list(bound.names.status, flat=True).first()
     if found != state:
@@ -99,19 +98,16 @@ def _path(instance: models.Model, machine: str) -> list[str]:
     return [state for state in path if state]
 
 
-def _machine_of(instance: models.Model, accessor: str) -> Binding[Any]:
-    face: BoundMachine[Any] = getattr(type(instance), accessor)
-    return face._meta
-
-
 def _machines(given: Iterable[type[models.Model] | BoundMachine[Any]]) -> list[Binding[Any]]:
+    if not given:
+        return [machine for machine in all_machines() if machine.is_timed]
     found: list[Binding[Any]] = []
-    for each in given or apps.get_models():
+    for each in given:
         if isinstance(each, BoundMachine):
             found.append(each._meta)
             continue
-        machines = machines_of(each).values()
-        found += [machine for machine in machines if machine.is_timed]
-        if given and not any(machine.is_timed for machine in machines):
+        timed = [machine for machine in machines_of(each).values() if machine.is_timed]
+        if not timed:
             raise StateMachineError(f"{each._meta.label} has no timed machine, so there is nothing to drain.")
+        found += timed
     return list(dict.fromkeys(found))

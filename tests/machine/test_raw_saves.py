@@ -10,7 +10,7 @@ from django.core import serializers
 from django.db import connection, models, transaction
 
 from lab.models import Audited, Invoice, Logged, Ping, RacingCar, Stamped, Vehicle
-from statemachine_fields.machine.descriptor import machines_of
+from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.machine.verify import Verifier
 
 pytestmark = pytest.mark.django_db

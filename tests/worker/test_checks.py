@@ -188,10 +188,10 @@ class TestRowByRow:
                 post_transition.disconnect(each, sender=Chore)
 
     def test_only_who_checks_for_deployment_is_told(self):
-        messages = worker_checks.check_row_by_row(None)
+        messages = our_checks.check_row_by_row(None)
         assert "lab.Ticking" in {message.obj._meta.label for message in messages if message.id.endswith("W104")}
-        assert worker_checks.check_row_by_row not in checks.registry.registry.get_checks()
-        assert worker_checks.check_row_by_row in checks.registry.registry.get_checks(include_deployment_checks=True)
+        assert our_checks.check_row_by_row not in checks.registry.registry.get_checks()
+        assert our_checks.check_row_by_row in checks.registry.registry.get_checks(include_deployment_checks=True)
         assert not [each for each in our_checks.check_machines(None) if each.id.endswith("W104")]
 
     def test_not_where_there_is_no_audit_model(self):
@@ -345,8 +345,8 @@ class TestDatabases:
         assert dialect_for(connection).is_shared == (connection.vendor == "postgresql")
 
     def test_only_those_who_deploy_are_told_of_a_single_process(self):
-        assert worker_checks.check_one_process not in checks.registry.registry.get_checks()
-        assert worker_checks.check_one_process in checks.registry.registry.get_checks(include_deployment_checks=True)
+        assert our_checks.check_one_process not in checks.registry.registry.get_checks()
+        assert our_checks.check_one_process in checks.registry.registry.get_checks(include_deployment_checks=True)
 
     def found(self):
         plain = list(worker_checks.no_worker_for_the_database(Chore.states._meta))

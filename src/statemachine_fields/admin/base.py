@@ -27,8 +27,8 @@ from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.drawing.tones import tones_of
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.forms import arguments_of
+from statemachine_fields.machine.registry import machines_of
 
 if TYPE_CHECKING:
     ModelAdmin: TypeAlias = admin.ModelAdmin[Any]

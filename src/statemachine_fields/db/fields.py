@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 else:  # Django's fields take type arguments in the stubs and not at run time
     from django.db.models import Field
 
+#: While a `save()` runs that wants to know: the counters of the rows it has inserted.
+INSERTED = "statemachine_inserted"
+
 
 class PlainInMigrations(Field):
     """Deconstruct to the Django field we derive from, less what only matters at run time."""
@@ -75,3 +78,23 @@ class MachineColumn(PlainInMigrations):
                 label, accessor = self.model._meta.label, self.bound.accessor
                 raise UnrecordedStatusChange(label, self.name, accessor, NOT_PROVIDED, value, self.remedy)
         return super().get_db_prep_save(value, connection)
+
+
+def owns_column(machine: object, model: type[models.Model], column: str) -> bool:
+    """Say whether a column is on the model once, and of that machine."""
+    fields = [field for field in model._meta.local_fields if field.name == column]
+    return len(fields) == 1 and getattr(fields[0], "machine", None) is machine
+
+
+def is_taken(model: type[models.Model], column: str) -> bool:
+    """Say whether a class that is being made has something of its own under the name of a column."""
+    if any(field.name == column for field in model._meta.local_fields):
+        return True
+    return column in vars(model) and vars(model)[column] is not None
+
+
+def add_index(model: type[models.Model], index: models.Index) -> None:
+    """Add an index to a class that is being made. The migration autodetector looks at the list only if it was given in
+    `Meta`, as `original_attrs` tells it."""
+    model._meta.indexes = [*model._meta.indexes, index]
+    model._meta.original_attrs["indexes"] = model._meta.indexes

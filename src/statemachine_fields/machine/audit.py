@@ -16,26 +16,47 @@ from django.db.models.base import ModelBase
 from django.db.models.options import normalize_together
 from django.utils.translation import gettext_lazy as _
 
+from statemachine_fields.db.fields import PlainInMigrations
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
-from statemachine_fields.machine.fields import RecordedStatusField, TimeOrderedUUIDField
+from statemachine_fields.machine.ids import uuid7
 
 if TYPE_CHECKING:
     import datetime
     import uuid
+    from typing import TypeAlias
 
     from statemachine_fields.machine.binding import Binding
 
 M = TypeVar("M", bound=models.Model)
 
 if TYPE_CHECKING:
+    CharField: TypeAlias = models.CharField[Any, Any]
+    UUIDField: TypeAlias = models.UUIDField[Any, Any]
 
     class RecordOf(models.Model, Generic[M]):
         class Meta:
             abstract = True
 
 else:  # a base that is no model would be written into every user's migrations
+    from django.db.models import CharField, UUIDField
+
     RecordOf = {M: models.Model}
+
+
+class RecordedStatusField(PlainInMigrations, CharField):
+    """`from_status` and `to_status`: choices at run time, so that an admin filter needs no DISTINCT."""
+
+    runtime_only = ("choices",)
+
+
+class TimeOrderedUUIDField(PlainInMigrations, UUIDField):
+    """The audit table's key. Its default stays out of migrations, which would otherwise import it for ever."""
+
+    runtime_only = ("default",)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"default": uuid7, "editable": False, **kwargs})
 
 
 class StateTransition(RecordOf[M]):

@@ -1,4 +1,4 @@
-"""The machine as one concrete class has it: `Order.states._meta`. What people see of it is `Binding`."""
+"""The machine as one concrete class has it: `Order.states._meta`. What people see of it is `BoundMachine`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.apps import apps
 from django.db import models
 from django.db.models.base import ModelState
 
 from statemachine_fields.db.columns import FEATURES, Table
 from statemachine_fields.db.expressions import PendingStatus
+from statemachine_fields.db.fields import add_index, is_taken, owns_column
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import UnrecordedStatusChange
-from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.fields import StatusField
+from statemachine_fields.machine.bound import BoundAttribute, BoundMachine
 from statemachine_fields.machine.guards import collect_guards
+from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.judge import Judge
 from statemachine_fields.machine.listeners import is_made_plainly
+from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.settling import Pending
 from statemachine_fields.machine.updates import is_expression
-from statemachine_fields.schedule.handlers import Handler, collect_handlers
+from statemachine_fields.schedule.columns import columns_of, schedule_columns, schedule_indexes
+from statemachine_fields.schedule.handlers import Handler, collect_handlers, is_timed_on
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.rows import ScheduleQuestions
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.fields import StatusField
     from statemachine_fields.machine.plan import Plan
     from statemachine_fields.machine.questions import Questions
 
@@ -39,7 +42,6 @@ class Binding(ScheduleQuestions[M]):
     """A machine bound to the model whose table has its columns, and all that follows from that."""
 
     def __init__(self, machine: StateMachine, model: type[M], field: StatusField) -> None:
-        from statemachine_fields import checks  # noqa: F401 - registers them, even if the app is not installed
         from statemachine_fields.machine.audit import build_audit_model  # needs the app registry
 
         self.machine = machine
@@ -48,16 +50,14 @@ class Binding(ScheduleQuestions[M]):
         self.graph = machine.graph
         self.names = machine.names
         self.accessor = field.accessor
-        self.columns = machine.columns_of(model, field.accessor)
+        self.columns = columns_of(machine, model, field.accessor)
         for column in self.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
         self.guards = MappingProxyType(collect_guards(model, machine, self.accessor))
         #: Whether records outlive their row, whose key may then be used again.
         self.keeps_history = machine.history_on_delete is models.DO_NOTHING
         self.is_timed = len(self.columns) > len(self.names.columns)
-        from statemachine_fields.machine.descriptor import declared_machines, machine_of
-
-        machines = {name: machine_of(declared) for name, declared in declared_machines(model).items()}
+        machines = {name: found.machine for name, found in attributes_of(model).items()}
         handlers = collect_handlers(model, machines, self.accessor)  # also where it finds only what is wrong with them
         self.schedules = MappingProxyType(self._set_schedules(handlers) if self.is_timed else {})
         #: The attribute that has the key of the row with the machine's columns.
@@ -233,7 +233,30 @@ class Binding(ScheduleQuestions[M]):
         )
 
 
-def find_machine(label: str, accessor: str) -> Binding[Any]:
-    """Return a machine by its name: how one is pickled."""
-    face: BoundMachine[Any] = getattr(apps.get_model(label), accessor)
-    return face._meta
+def prepare(model: type[models.Model], field: StatusField) -> None:
+    """Add to a class what only it can tell that it needs, and bind it as soon as it is complete and registered."""
+    machine: Any = field.machine
+    if machine.db_index and not any(index.fields == [field.name] for index in model._meta.indexes):
+        # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE.
+        add_index(model, models.Index(fields=[field.name]))
+    # Here and not beside the other columns, because a subclass may be the first to have a handler.
+    names = machine.names
+    if is_timed_on(model, machine, field.accessor) and not any(is_taken(model, each) for each in names.schedule):
+        for column, schedule_column in schedule_columns(machine, names).items():
+            model.add_to_class(column, schedule_column)
+        for index in schedule_indexes(model, names):
+            add_index(model, index)
+    meta = model._meta
+    meta.apps.lazy_model_operation(lambda model: _bind(machine, model, field), (meta.app_label, meta.model_name))
+
+
+def _bind(machine: StateMachine, model: type[models.Model], field: StatusField) -> None:
+    if not all(owns_column(machine, model, column) for column in columns_of(machine, model, field.accessor)):
+        return  # a check says which
+    if isinstance(model._meta.pk, models.CompositePrimaryKey):
+        raise TypeError(
+            f"{model._meta.label} has a composite primary key, and Django has no foreign key to such a model, so "
+            "it cannot have an audit table. Give it a single primary key and make the fields a UniqueConstraint."
+        )
+    setattr(model, field.accessor, BoundAttribute(Binding(machine, model, field)))
+    hook_into(model)

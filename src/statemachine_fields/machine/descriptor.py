@@ -1,8 +1,24 @@
-"""`StateMachine`, the declaration on a model class.
+"""`StateMachine`, the declaration on a model class, and how it comes to be a machine of each class that has a table.
 
-Three objects, three names: `StateMachine` is what a model declares; `BoundMachine` is what `Order.states` gives, one
-for each concrete class; `StateMachineAccessor` is what `order.states` gives. The declaration adds the columns; the
-status column travels into concrete classes (Django copies the fields of abstract bases) and binds the machine there.
+Three objects, three names: `StateMachine` is what a model declares; `BoundMachine` is what `Order.states` gives, one for each
+concrete class; `StateMachineAccessor` is what `order.states` gives.
+
+A declaration goes one way, from file to file, and never turns back:
+
+1. Here. Django finds `contribute_to_class()` on what a class body declares, and calls it in place of setting the attribute.
+   The declaration refuses what cannot be (a second machine on one table, a proxy), and adds three columns.
+2. `fields`. Django hands a copy of each column of an abstract base to every subclass, and to nobody else: proxies and
+   multi-table children have no columns of their own. So a column is the one thing that comes by in exactly the classes that
+   need a machine of their own. The `StatusField` carries the declaration along, and where it arrives in a class with a table
+   whose attribute is still this declaration, it has it bound.
+3. `binding`. `prepare()` adds what depends on the class alone: the index, and the columns of a schedule, which a class may
+   need because it is the first to have a handler. The rest waits until Django has registered the class, with all its
+   methods: then `Binding` collects guards and handlers, and describes the table.
+4. `audit` builds the model of the records; `hooks` wraps the methods of the class that write and load rows; and `bound` puts a
+   `BoundAttribute` where the declaration was. From then on the class answers with the machine that it has.
+
+What goes wrong on the way (a column that the class has replaced, a name that is taken) stops the binding and is told by a
+system check, because the rest of the project must stay importable to be told.
 """
 
 from __future__ import annotations
@@ -15,16 +31,16 @@ from django.core.exceptions import FieldError
 from django.db import models
 
 from statemachine_fields.db.columns import Names
+from statemachine_fields.db.fields import is_taken
 from statemachine_fields.machine.accessor import StateMachineAccessor
-from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
-from statemachine_fields.machine.fields import ChangedAtField, SequenceField, StatusField
+from statemachine_fields.machine.fields import machine_columns
 from statemachine_fields.machine.graph import States, Targets, build_graph
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
-from statemachine_fields.machine.hooks import hook_into
-from statemachine_fields.schedule.columns import schedule_columns, schedule_indexes
-from statemachine_fields.schedule.handlers import HandlerMark, has_handlers, mark_handler, read_states
-from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_any_timed, is_queue_name, plain
+from statemachine_fields.machine.registry import MachineAttribute
+from statemachine_fields.schedule.columns import columns_of
+from statemachine_fields.schedule.handlers import HandlerMark, mark_handler, read_states
+from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_queue_name, plain
 
 M = TypeVar("M", bound=models.Model)
 
@@ -37,7 +53,7 @@ NO_OPTIONS = ("managed", "order_with_respect_to", "swappable")
 HISTORY_ON_DELETE: tuple[Callable[..., Any], ...] = (models.CASCADE, models.PROTECT, models.DO_NOTHING)
 
 
-class StateMachine:
+class StateMachine(MachineAttribute):
     """Give a model a status column, an audit table and a `states` accessor.
 
     :param states: the states, as `(value, label)` pairs, `State` objects or a `TextChoices` class.
@@ -137,8 +153,8 @@ class StateMachine:
         if isinstance(replaced, StateMachine):
             for column in set(replaced.names.columns) - set(self.names.columns):
                 setattr(cls, column, None)  # Django's way to leave out a field of an abstract base
-        if not any(self._is_taken(cls, column) for column in self.names.columns):
-            for column, field in self._columns(name).items():
+        if not any(is_taken(cls, column) for column in self.names.columns):
+            for column, field in machine_columns(self, name).items():
                 cls.add_to_class(column, field)
 
     def guard(self, *wrong: Any, to: str | Iterable[str] | None = None) -> Callable[[F], F]:
@@ -171,73 +187,13 @@ class StateMachine:
                 raise ValueError(f"Handled state {state!r} not in states. Declared: {', '.join(self.graph.states)}.")
         return lambda method: mark_handler(method, HandlerMark(read, atomic, machine=self))
 
-    def columns_of(self, model: type[models.Model], accessor: str) -> tuple[str, ...]:
-        """Return the names of the columns that the machine has on a class: those of the clock only if it is timed."""
-        return (*self.names.columns, *(self.names.schedule if self.is_timed_on(model, accessor) else ()))
-
-    def is_timed_on(self, model: type[models.Model], accessor: str) -> bool:
-        return is_any_timed(self.graph.states.values()) or has_handlers(model, self, accessor)
-
-    def prepare(self, model: type[models.Model], field: StatusField) -> None:
-        """Bind the machine to a concrete class, as soon as that is complete and registered."""
-        if self.db_index and not any(index.fields == [field.name] for index in model._meta.indexes):
-            # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE. The migration
-            # autodetector looks at the list only if it was given in Meta, as original_attrs tells it.
-            _add_index(model, models.Index(fields=[field.name]))
-        # Here and not beside the other columns, because a subclass may be the first to have a handler.
-        is_timed = self.is_timed_on(model, field.accessor)
-        if is_timed and not any(self._is_taken(model, column) for column in self.names.schedule):
-            for column, clock_column in schedule_columns(self, self.names).items():
-                model.add_to_class(column, clock_column)
-            for index in schedule_indexes(model, self.names):
-                _add_index(model, index)
-        meta = model._meta
-        meta.apps.lazy_model_operation(lambda model: self._bind(model, field), (meta.app_label, meta.model_name))
-
-    def _bind(self, model: type[models.Model], field: StatusField) -> None:
-        if not all(self.owns_column(model, column) for column in self.columns_of(model, field.accessor)):
-            return  # a check says which
-        if isinstance(model._meta.pk, models.CompositePrimaryKey):
-            raise TypeError(
-                f"{model._meta.label} has a composite primary key, and Django has no foreign key to such a model, so "
-                "it cannot have an audit table. Give it a single primary key and make the fields a UniqueConstraint."
-            )
-        bound = Binding(self, model, field)
-        setattr(model, field.accessor, BoundAttribute(bound))
-        hook_into(model)
-
-    def owns_column(self, model: type[models.Model], column: str) -> bool:
-        """Say whether a column of the machine is on the model once, and ours."""
-        fields = [field for field in model._meta.local_fields if field.name == column]
-        return len(fields) == 1 and getattr(fields[0], "machine", None) is self
-
-    def _columns(self, accessor: str) -> dict[str, models.Field[Any, Any]]:
-        return {
-            self.names.status: StatusField(
-                max_length=self.max_length,
-                default=self.graph.initial,
-                db_default=self.graph.initial,
-                choices=[(state.value, state.label) for state in self.graph.states.values()],
-                editable=False,
-                machine=self,
-                accessor=accessor,
-            ),
-            self.names.sequence: SequenceField(machine=self),
-            self.names.changed_at: ChangedAtField(machine=self),
-        }
-
-    def _is_taken(self, cls: type[models.Model], column: str) -> bool:
-        if any(field.name == column for field in cls._meta.local_fields):
-            return True
-        return column in vars(cls) and vars(cls)[column] is not None
-
     def _refuse_second_machine(self, cls: type[models.Model], name: str) -> None:
         """Refuse what a model inherits from a concrete parent, whose table has the columns already."""
         for parent in cls.__mro__[1:]:
             if not hasattr(parent, "_meta") or parent._meta.abstract:
                 continue
-            taken = {field.name for field in parent._meta.local_fields} & set(self.columns_of(cls, name))
-            if taken or isinstance(vars(parent).get(name), BoundAttribute):
+            taken = {field.name for field in parent._meta.local_fields} & set(columns_of(self, cls, name))
+            if taken or isinstance(vars(parent).get(name), MachineAttribute):
                 what = f"the column {min(taken)!r}" if taken else f"the machine {name!r}"
                 raise FieldError(
                     f"{cls.__qualname__}.{name}: {what} comes from {parent._meta.label}, whose table it is in, and "
@@ -248,46 +204,6 @@ class StateMachine:
                 f"{cls.__qualname__}.{name}: a proxy model has no table to add columns to. Declare the machine on the "
                 "model it stands for; the proxy shares it."
             )
-
-
-class BoundAttribute:
-    """What a concrete class has in place of the declaration: gives the class face or the row face."""
-
-    def __init__(self, bound: Binding[Any]) -> None:
-        self.bound = bound
-
-    def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
-        return self.bound.face if instance is None else StateMachineAccessor(self.bound, instance)
-
-    def __set__(self, instance: models.Model, value: object) -> None:
-        raise AttributeError(
-            f"{self.bound} is the state machine and cannot be assigned. "
-            "Use its transition_to() to move the row to another state."
-        )
-
-
-def declared_machines(model: type[models.Model]) -> dict[str, StateMachine | BoundAttribute]:
-    """Return what a class and its bases declare, by attribute name, the most derived first."""
-    found: dict[str, StateMachine | BoundAttribute] = {}
-    for cls in model.__mro__:
-        for name, value in vars(cls).items():
-            if isinstance(value, StateMachine | BoundAttribute):
-                found.setdefault(name, value)
-    return found
-
-
-def machines_of(model: type[models.Model]) -> dict[str, Binding[Any]]:
-    """Return the machines of a model by accessor, its own and those it inherits."""
-    return {name: found.bound for name, found in declared_machines(model).items() if isinstance(found, BoundAttribute)}
-
-
-def machine_of(declared: StateMachine | BoundAttribute) -> StateMachine:
-    return declared if isinstance(declared, StateMachine) else declared.bound.machine
-
-
-def _add_index(model: type[models.Model], index: models.Index) -> None:
-    model._meta.indexes = [*model._meta.indexes, index]
-    model._meta.original_attrs["indexes"] = model._meta.indexes
 
 
 def _is_abstract_model(base: object) -> bool:

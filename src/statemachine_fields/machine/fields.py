@@ -6,40 +6,33 @@ does not inherit the counter of its original. An UPDATE says `SET column = colum
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models, router
 from django.db.models.expressions import DatabaseDefault
-from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
-from django.db.models.query_utils import DeferredAttribute
 
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.expressions import Unchanged
-from statemachine_fields.db.fields import MachineColumn, PlainInMigrations
+from statemachine_fields.db.fields import INSERTED, MachineColumn
 from statemachine_fields.db.rows import row_label
 from statemachine_fields.exceptions import UnrecordedStatusChange
-from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.machine.assignments import Assignments, StatusAttribute
+from statemachine_fields.machine.binding import prepare
 from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from statemachine_fields.machine.settling import Pending
+    from statemachine_fields.machine.descriptor import StateMachine
 
     CharField: TypeAlias = models.CharField[Any, Any]
     DateTimeField: TypeAlias = models.DateTimeField[Any, Any]
     IntegerField: TypeAlias = models.IntegerField[Any, Any]
-    UUIDField: TypeAlias = models.UUIDField[Any, Any]
 else:  # Django's fields take type arguments in the stubs and not at run time
-    from django.db.models import CharField, DateTimeField, IntegerField, UUIDField
-
-
-#: While a `save()` runs that wants to know: the counters of the rows it has inserted.
-INSERTED = "statemachine_inserted"
+    from django.db.models import CharField, DateTimeField, IntegerField
 
 
 class SequenceField(MachineColumn, IntegerField):
@@ -80,74 +73,6 @@ class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the
         return value if clock else super().get_db_prep_save(value, connection)
 
 
-class Assignments:
-    """What was assigned to a status since it was loaded or last written by the machine.
-
-    Kept on the instance's `_state`, in flat attributes, because `copy.copy()` shares anything deeper.
-    """
-
-    def __init__(self, attname: str) -> None:
-        self.attname = attname
-        self.was = f"statemachine_{attname}_was"
-        self.pending = f"statemachine_{attname}_pending"
-
-    def made(self, instance: models.Model) -> bool:
-        """Say whether the attribute holds something else than was loaded or written."""
-        state = vars(instance._state)
-        return self.was in state and state[self.was] != vars(instance).get(self.attname)
-
-    def forget(self, instance: models.Model) -> None:
-        """Take what the attribute holds now as the truth."""
-        vars(instance._state).pop(self.was, None)
-        vars(instance._state).pop(self.pending, None)
-
-    def pending_of(self, instance: models.Model) -> Pending | None:
-        pending: Pending | None = vars(instance._state).get(self.pending)
-        return pending
-
-    def write(self, instance: models.Model, value: str, pending: Pending | None = None) -> None:
-        """Set the attribute on behalf of the machine."""
-        vars(instance)[self.attname] = value
-        self.forget(instance)
-        if pending is not None:
-            vars(instance._state)[self.pending] = pending
-
-
-class StatusAttribute(DeferredAttribute):
-    """Let anything be assigned, and remember what was there, so that `save()` can refuse it.
-
-    Refusing the assignment itself would break `refresh_from_db()`, deserialisers and forms, all of which assign.
-    Nothing is done while an instance is being loaded or is new.
-    """
-
-    def __init__(self, field: StatusField) -> None:
-        super().__init__(field)
-        self.attname = field.attname
-        self.assignments = field.assignments
-
-    def __get__(self, instance: models.Model | None, cls: Any = None) -> Any:
-        if instance is not None and self.attname in vars(instance):
-            return vars(instance)[self.attname]
-        return super().__get__(instance, cls)
-
-    def __set__(self, instance: models.Model, value: object) -> None:
-        data = vars(instance)
-        state = data["_state"]
-        if not state.adding:
-            vars(state).setdefault(self.assignments.was, data.get(self.attname, NOT_PROVIDED))
-        data[self.attname] = value
-
-    def __delete__(self, instance: models.Model) -> None:
-        del vars(instance)[self.attname]  # documented by Django: the next read loads the column again
-        self.assignments.forget(instance)
-
-    def fetch_many(self, instances: Iterable[models.Model]) -> None:  # Django 6.1: FETCH_PEERS loads by assignment
-        missing = [instance for instance in instances if self.attname not in vars(instance)]
-        super().fetch_many(instances)
-        for instance in missing:
-            self.assignments.forget(instance)
-
-
 class StatusField(MachineColumn, CharField):
     """The status column of a machine: any declared state on INSERT, never written by an UPDATE of Django's.
 
@@ -168,7 +93,7 @@ class StatusField(MachineColumn, CharField):
         if machine is None or cls._meta.abstract or cls._meta.swapped:
             return
         if getattr_static(cls, self.accessor, None) is machine:
-            machine.prepare(cls, self)
+            prepare(cls, self)
 
     def set_attributes_from_name(self, name: str) -> None:
         super().set_attributes_from_name(name)
@@ -196,16 +121,19 @@ class StatusField(MachineColumn, CharField):
             raise UnrecordedStatusChange(row_label(instance), self.name, self.accessor, was, now)
 
 
-class RecordedStatusField(PlainInMigrations, CharField):
-    """`from_status` and `to_status`: choices at run time, so that an admin filter needs no DISTINCT."""
-
-    runtime_only = ("choices",)
-
-
-class TimeOrderedUUIDField(PlainInMigrations, UUIDField):
-    """The audit table's key. Its default stays out of migrations, which would otherwise import it for ever."""
-
-    runtime_only = ("default",)
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"default": uuid7, "editable": False, **kwargs})
+def machine_columns(machine: StateMachine, accessor: str) -> dict[str, models.Field[Any, Any]]:
+    """Return the columns that every machine has."""
+    graph, names = machine.graph, machine.names
+    return {
+        names.status: StatusField(
+            max_length=machine.max_length,
+            default=graph.initial,
+            db_default=graph.initial,
+            choices=[(state.value, state.label) for state in graph.states.values()],
+            editable=False,
+            machine=machine,
+            accessor=accessor,
+        ),
+        names.sequence: SequenceField(machine=machine),
+        names.changed_at: ChangedAtField(machine=machine),
+    }

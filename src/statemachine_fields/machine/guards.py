@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from django.db import models
 from django.utils.functional import cached_property as django_cached_property
 
+from statemachine_fields.machine.registry import MachineAttribute, all_machines
+
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.descriptor import StateMachine
@@ -77,17 +79,16 @@ def collect_guards(model: type[models.Model], machine: StateMachine, accessor: s
 
 def replaced_by(model: type[models.Model], machine: StateMachine, accessor: str) -> list[StateMachine]:
     """Return a machine, and those of abstract bases in whose place a class has declared it."""
-    from statemachine_fields.machine.descriptor import StateMachine
-
-    declared = [vars(cls).get(accessor) for cls in model.__mro__]
-    return [machine, *(each for each in declared if isinstance(each, StateMachine) and each is not machine)]
+    found = [vars(cls).get(accessor) for cls in model.__mro__]
+    declared = [each for each in found if isinstance(each, MachineAttribute) and each.bound is None]
+    return [machine, *(each.machine for each in declared if each is not machine)]
 
 
 def guards_never_asked(bound: Binding[Any]) -> Iterator[tuple[str, str]]:
     """Yield each guard that stands in the code and guards nothing, and why."""
     reached = {
         mark
-        for machine in _machines_beside(bound)
+        for machine in all_machines(bound.model._meta.apps.get_models())
         for cls in machine.model.__mro__
         for value in list(vars(cls).values())
         for mark in _marks_of(value)
@@ -100,15 +101,6 @@ def guards_never_asked(bound: Binding[Any]) -> Iterator[tuple[str, str]]:
                 yield mark.label, "the class does not have it as it was decorated"
             elif mark.to is not None and not mark.to & entered:
                 yield mark.label, f"no transition leads to {', '.join(map(repr, sorted(mark.to)))}"
-
-
-def _machines_beside(bound: Binding[Any]) -> Iterator[Binding[Any]]:
-    """Yield every machine of the project, on the model that has its columns: neither a proxy nor a multi-table child has."""
-    for model in bound.model._meta.apps.get_models():
-        for column in model._meta.local_fields:
-            machine: Binding[Any] | None = getattr(column, "bound", None)
-            if machine is not None and machine.field is column:
-                yield machine
 
 
 def _marks_of(value: object) -> tuple[GuardMark, ...]:

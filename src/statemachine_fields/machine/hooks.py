@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from django.db import models, router, transaction
 
 from statemachine_fields.db.expressions import MachineValue
+from statemachine_fields.db.fields import INSERTED
 from statemachine_fields.db.rows import all_rows
-from statemachine_fields.machine.fields import INSERTED, StatusField
 from statemachine_fields.machine.kept_history import newest_records
-from statemachine_fields.machine.raw import RawSave
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -96,6 +95,8 @@ def _hook_save_table(model: type[models.Model]) -> None:
         table = cls or type(self)
         using = using or router.db_for_write(type(self), instance=self)
         if raw:
+            from statemachine_fields.machine.raw import RawSave
+
             ours = [bound for bound in _machines(self) if bound.model is table]
             return RawSave(self, ours, using, update_fields).run(
                 lambda: original(self, raw, cls, force_insert, force_update, using, update_fields)
@@ -150,5 +151,6 @@ def _record_beginning(instance: models.Model, bound: Binding[Any], using: str, h
 def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[Binding[Any]]:
     """Yield the machines of the instance, or those whose status column is named."""
     for field in instance._meta.concrete_fields:
-        if isinstance(field, StatusField) and field.bound is not None and (names is None or field.name in names):
-            yield field.bound
+        bound: Binding[Any] | None = getattr(field, "bound", None)
+        if bound is not None and bound.field is field and (names is None or field.name in names):
+            yield bound

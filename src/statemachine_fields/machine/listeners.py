@@ -13,7 +13,7 @@ from django.db.models.query_utils import DeferredAttribute
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 from django.dispatch import Signal
 
-from statemachine_fields.machine.fields import StatusAttribute
+from statemachine_fields.machine.assignments import StatusAttribute
 from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 

@@ -14,6 +14,7 @@ from statemachine_fields.db.clock import ComputedTime, DatabaseClock
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import MachineColumn
 from statemachine_fields.exceptions import TIMED
+from statemachine_fields.schedule.handlers import is_timed_on
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -121,3 +122,8 @@ def _partial_index(model: type[models.Model], fields: list[str], condition: mode
     twin = models.Index(fields=fields)
     twin.set_name_with_model(model)  # Django names an index itself only if it has no condition
     return models.Index(fields=fields, name=twin.name, condition=condition)
+
+
+def columns_of(machine: StateMachine, model: type[models.Model], accessor: str) -> tuple[str, ...]:
+    """Return the names of the columns that a machine has on a class: those of the schedule only if it is timed there."""
+    return (*machine.names.columns, *(machine.names.schedule if is_timed_on(model, machine, accessor) else ()))

@@ -80,8 +80,10 @@ def mark_handler(method: F, mark: HandlerMark) -> F:
     return method
 
 
-def has_handlers(model: type[models.Model], machine: StateMachine, accessor: str) -> bool:
-    """Say whether a class has a handler of the machine. For the time while the class is being made."""
+def is_timed_on(model: type[models.Model], machine: StateMachine, accessor: str) -> bool:
+    """Say whether a class, which may still be in the making, needs the schedule's columns: for a policy or a handler."""
+    if any(state.is_timed for state in machine.graph.states.values()):
+        return True
     return any(_concerns(mark, machine, accessor) for _cls, _name, mark in _marks(model))
 
 

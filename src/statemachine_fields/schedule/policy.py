@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import enum
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -207,10 +206,6 @@ def plain(state: str) -> str:
 
 def is_queue_name(name: object) -> bool:
     return isinstance(name, str) and bool(name) and not any(sign.isspace() or sign == "=" for sign in name)
-
-
-def is_any_timed(policies: Iterable[Policy]) -> bool:
-    return any(policy.is_timed for policy in policies)
 
 
 def _earliest(*delays: float | None) -> float | None:

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from django.apps import AppConfig, apps
 from django.core import checks
 from django.db import connections, models, router
 
 from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.machine.binding import Binding
-from statemachine_fields.machine.descriptor import machines_of
 from statemachine_fields.machine.listeners import reasons_for_each_row
+from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.schedule.handlers import unheard_handlers
 from statemachine_fields.schedule.policy import RETRY_AFTER
-
-
-# Many small projects run well on SQLite with the one worker process that it takes, so only those who ask how they would
-# fare in production are told.
-@checks.register(checks.Tags.models, deploy=True)
-def check_one_process(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Check that the databases of timed machines let several worker processes share the work."""
-    return list(one_process_only(timed_machines(app_configs)))
-
-
-# Signals are there to be used, and moves that are written one by one are as correct. How fast they are matters in
-# production.
-@checks.register(checks.Tags.models, deploy=True)
-def check_row_by_row(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Check that workers can write the moves of many rows together."""
-    return [each for bound in timed_machines(app_configs) for each in committed_row_by_row(bound)]
-
-
-def timed_machines(app_configs: Sequence[AppConfig] | None) -> list[Binding[Any]]:
-    models_of = [config.get_models() for config in app_configs or apps.get_app_configs()]
-    machines = [its for models_ in models_of for model in models_ for its in machines_of(model).values()]
-    return list(dict.fromkeys(machine for machine in machines if machine.is_timed))
 
 
 def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:

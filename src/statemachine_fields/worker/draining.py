@@ -18,7 +18,7 @@ from statemachine_fields.db.clock import DatabaseClock, StatementClock
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.binding import Binding
-from statemachine_fields.machine.descriptor import machines_of
+from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer

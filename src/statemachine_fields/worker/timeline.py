@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from django.apps import apps
 from django.db import connections, models
 
 from statemachine_fields.db.aging import Aging, Due, database_now, in_use, keep, recall
-from statemachine_fields.machine.binding import Binding, find_machine
-from statemachine_fields.machine.descriptor import machines_of
+from statemachine_fields.machine.binding import Binding
+from statemachine_fields.machine.registry import all_machines, find_machine
 from statemachine_fields.worker.lanes import Lane
 from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import Kind, Verdict
@@ -84,10 +83,9 @@ class Timeline:
     def _stored_machines(self) -> Iterator[Binding[Any]]:
         """Yield the machines whose tables this database has, timed or not: time passes for all."""
         tables = set(self.connection.introspection.table_names())
-        for model in apps.get_models():
-            for bound in machines_of(model).values():
-                if {bound.table.name, bound.table.audit} <= tables:
-                    yield bound
+        for bound in all_machines():
+            if {bound.table.name, bound.table.audit} <= tables:
+                yield bound
 
     @property
     def now(self) -> datetime.datetime:

@@ -92,7 +92,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, labels: list[str], exclude: list[str], **options: Any) -> None:
-        machines = select_machines(labels, exclude)
+        try:
+            machines = select_machines(labels, exclude)
+        except (LookupError, ValueError) as error:
+            raise CommandError(str(error)) from error
         queues: dict[str, int | None] = dict(options["queue"])
         lanes = lanes_of(machines, queues or None, options["database"])
         if unknown := set(queues) - {lane.queue for lane in lanes}:
