@@ -35,12 +35,16 @@ def has_receivers(model: type[models.Model]) -> bool:
     return is_heard(pre_save, model) or is_heard(post_save, model)
 
 
+def has_own_save(model: type[models.Model]) -> bool:
+    """Say whether `save()`, or what is below it, is not Django's."""
+    save_base = getattr(model.save_base, "__wrapped__", model.save_base)
+    return model.save is not models.Model.save or save_base is not models.Model.save_base
+
+
 def runs_user_code(model: type[models.Model]) -> bool:
     """Say whether saving an instance does anything that our own statement would not."""
-    save_base = getattr(model.save_base, "__wrapped__", model.save_base)
     return (
-        model.save is not models.Model.save
-        or save_base is not models.Model.save_base
+        has_own_save(model)
         or has_generated_fields(model)  # which Django may read back
         or has_receivers(model)
     )

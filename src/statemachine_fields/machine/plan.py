@@ -2,7 +2,8 @@
 
 A plan depends on the class and its `save()`, on the database, on what the caller compares, and on who listens. All of it is
 in the key by which a plan is kept, so there is nothing to invalidate: a receiver that is connected, or a method that is
-patched, makes another key.
+patched, makes another key. Of methods the key says only whether they are Django's: what is patched in may compare equal to
+what it wraps, have no hash, or be made anew whenever it is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from django.db.models.signals import post_init, post_save, pre_init, pre_save
 
 from statemachine_fields.db.dialect import RowWriter, dialect_for
 from statemachine_fields.db.effects import ANNOUNCE, ENTER
-from statemachine_fields.machine.listeners import has_receivers, is_heard, is_made_plainly, runs_user_code
+from statemachine_fields.machine.listeners import (
+    has_own_save,
+    has_receivers,
+    is_heard,
+    is_made_plainly,
+    runs_user_code,
+)
 from statemachine_fields.machine.updates import auto_now_fields, is_left_to_django
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.settling import Pending
 
-#: How many plans a machine keeps. There are few, unless somebody patches methods again and again.
+#: How many plans a machine keeps. There are few, unless somebody makes classes again and again.
 MOST_PLANS = 100
 
 
@@ -118,9 +125,8 @@ def plan_for(
         connection.alias,
         save,
         compares,
-        model.save,
-        model.save_base,
-        audit.__init__,
+        has_own_save(model),
+        audit.__init__ is models.Model.__init__,
         (pre_save.has_listeners(model), pre_save.has_listeners(audit)) if pre_save.receivers else None,
         (post_save.has_listeners(model), post_save.has_listeners(audit)) if post_save.receivers else None,
         pre_init.has_listeners(audit) if pre_init.receivers else False,
