@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
+import weakref
 from unittest import mock
 
 import pytest
-from django.db import connection, models
+from django.db import connection, connections, models
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 from django.db.utils import ConnectionHandler
+from django.test import TestCase
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
@@ -18,7 +21,7 @@ from statemachine_fields.db import prepared
 from statemachine_fields.machine.plan import MOST_PLANS, plan_for
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 POSTGRESQL = connection.vendor == "postgresql"
 BOUND = Audited.states._meta
@@ -52,7 +55,7 @@ def row() -> Audited:
 
 def move(row: models.Model) -> list[str]:
     """Move a row on, and return the statements of that."""
-    with CaptureQueriesContext(connection) as queries:
+    with CaptureQueriesContext(connection) as queries, TestCase.captureOnCommitCallbacks(execute=True):
         row.states.transition_to("DONE" if row.states.current == "NEW" else "NEW")
     return [query["sql"].split()[0] for query in queries]
 
@@ -209,11 +212,12 @@ class TestPatchedMethods:
         move(row)
         assert row.saves == 3
 
-    def test_do_not_fill_the_memory(self):
-        for number in range(2 * MOST_PLANS):
-            with mock.patch.object(Audited, "save", lambda self, _number=number: None):
-                plan_for(BOUND, Audited, connection, compares=("sequence",) * number)
-        assert len(BOUND.plans) <= MOST_PLANS
+    def test_again_and_again_share_a_plan(self):
+        plans = set()
+        for _ in range(MOST_PLANS):
+            with mock.patch.object(Audited, "save"):
+                plans.add(plan_for(BOUND, Audited, connection))
+        assert len(plans) == 1
 
 
 class TestSettings:
@@ -240,7 +244,7 @@ class TestSettings:
 
 
 class TestDatabases:
-    @pytest.mark.django_db(transaction=True, databases=["default", "other"])
+    @pytest.mark.django_db(databases=["default", "other"])
     def test_each_row_moves_in_its_own(self):
         here, there = (Audited.objects.using(alias).create() for alias in ("default", "other"))
         for row in (here, there, here, there):
@@ -255,6 +259,23 @@ class TestDatabases:
         for _ in range(2):
             assert plan_for(BOUND, Audited, connection).is_alone is POSTGRESQL
             assert plan_for(BOUND, Audited, elsewhere).is_alone is not POSTGRESQL
+
+    @pytest.mark.django_db(transaction=True)
+    def test_connections_of_threads_that_have_ended_are_not_kept(self, row):
+        kept = []
+
+        def work():
+            move_there = Audited.objects.get()
+            move_there.states.transition_to("DONE")
+            kept.append(weakref.ref(connections["default"]))
+            connections.close_all()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+        del thread
+        gc.collect()
+        assert kept[0]() is None
 
 
 class TestInheritance:
@@ -288,7 +309,7 @@ class TestInheritance:
     def test_an_own_save_of_a_child_is_not_its_parents(self):
         bound = Vehicle.states._meta
         plan_for(bound, Vehicle, connection)
-        with mock.patch.object(Car, "save", lambda self, **options: models.Model.save(self, **options)):
+        with mock.patch.object(Car, "save"):
             by_save = [plan_for(bound, model, connection).by_save for model in (Vehicle, Car, RacingCar)]
         assert by_save == [False, True, True]
 
@@ -302,3 +323,8 @@ class TestOptions:
         }
         assert len(plans) == 8
         assert {(plan.moves, plan.by_save) for plan in plans} == {(True, False), (False, False)}
+
+    def test_however_many_there_are_the_memory_is_bounded(self):
+        for number in range(2 * MOST_PLANS):
+            plan_for(BOUND, Audited, connection, True, ("sequence",) * number)
+            assert 0 < len(BOUND.plans) <= MOST_PLANS

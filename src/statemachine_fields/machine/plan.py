@@ -44,7 +44,7 @@ class Plan:
         save: bool,
         compares: tuple[str, ...],
     ) -> None:
-        self._bound, self._connection = bound, connection
+        self._bound = bound  # and no connection: that is of a thread, and a plan outlives it
         self._compares = ("status", *compares)
         names, columns = bound.names, bound.table.columns
         #: Whether the status is left to the model's own `save()`.
@@ -81,15 +81,15 @@ class Plan:
             and not (compares or self.tells_committed or bound.guards or bound.keeps_history or bound.record_fields)
             and not any(is_left_to_django(field, bound.model) for field in self.refreshed)
         ):
-            self.straight = self.write(tuple([field.column for field in self.refreshed]), True)
+            self.straight = self.write(connection, tuple([field.column for field in self.refreshed]), True)
 
-    def write(self, updates: tuple[str, ...], records: bool) -> RowWriter:
+    def write(self, connection: Any, updates: tuple[str, ...], records: bool) -> RowWriter:
         """Return what writes a row that moves, with values for other columns."""
         kind = (updates, records)
         found = self._writes.get(kind)
         if found is None:
-            found = self._writes[kind] = dialect_for(self._connection).row_write(
-                self._connection,
+            found = self._writes[kind] = dialect_for(connection).row_write(
+                connection,
                 self._bound.table,
                 self.effect,
                 compares=self._compares,

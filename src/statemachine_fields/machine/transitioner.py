@@ -263,7 +263,7 @@ class Transitioner(Generic[M]):
         record: tuple[Any, ...] = ()
         if records:
             record = (self.record_id, from_status, self.to_status, self.metadata, *(self.extras or ()))
-        write, key = plan.write(self.columns, records), self.bound.key_of(self.instance)
+        write, key = plan.write(self.connection, self.columns, records), self.bound.key_of(self.instance)
         return self._ask(lambda: write(self.connection, key, (*given, *self.values), compared, record))
 
     def _ask(self, question: Callable[[], T]) -> T:
