@@ -22,7 +22,8 @@ PACKAGE = "statemachine_fields"
 #: How many seconds the tests of one mutation may take. Without some guards, something is waited for that never comes.
 LONGEST = 300.0
 
-SQL = "db/postgresql_leases.py"
+WRITER = "db/postgresql.py"
+EFFECTS = "db/effects.py"
 CLAIMS = "db/postgresql_claims.py"
 LEASES = "tests/worker/test_leases.py"
 RACES = "tests/faults/test_races.py"
@@ -38,8 +39,6 @@ RUNNER = "tests/worker/test_runner.py"
 SUPERVISOR = "tests/worker/test_supervisor.py"
 ATTEMPT = "tests/worker/test_attempt.py"
 SETTLING = "tests/machine/test_settling.py"
-
-HOLDS = "t.{key} = ANY(ARRAY(SELECT key FROM locked)) AND said.key = t.{key}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "a move by save() that does not ask the row",
-        "machine/transition.py",
+        "machine/transitioner.py",
         "if not pending.is_reached(row and row[:2], self.bound, self.using):",
         "if not pending.was_saved:",
         (SETTLING,),
@@ -72,14 +71,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a pending status for whichever row is saved",
-        "db/columns.py",
+        "db/expressions.py",
         " AND {record}.{quote('instance_id')} = {key}",
         "",
         (SETTLING,),
     ),
     Mutation(
         "expressions left to save()",
-        "machine/transition.py",
+        "machine/transitioner.py",
         "self.left = self.updates.expressions()",
         "self.left = {}",
         (SETTLING,),
@@ -93,105 +92,105 @@ MUTATIONS = [
     ),
     Mutation(
         "MOVE without the token",
-        SQL,
-        "          FROM said WHERE {holds} AND t.{status} = said.was\n",
-        f"          FROM said WHERE {HOLDS} AND t.{{status}} = said.was\n",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("enter", "lease_token")])',
         (LEASES, RACES),
     ),
     Mutation(
         "SETTLE without the token",
-        SQL,
-        "      FROM said WHERE {holds} AND t.{status} = said.was\n    RETURNING",
-        f"      FROM said WHERE {HOLDS} AND t.{{status}} = said.was\n    RETURNING",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("stay", "lease_token")])',
         (LEASES, RACES),
     ),
     Mutation(
         "RELEASE without the token",
-        SQL,
-        "{lease_expires_at} = NULL, {lease_token} = t.{lease_token} + 1\n      FROM said WHERE {holds}\n",
-        f"{{lease_expires_at}} = NULL, {{lease_token}} = t.{{lease_token}} + 1\n      FROM said WHERE {HOLDS}\n",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("release", "lease_token")])',
         (LEASES, LATE),
     ),
     Mutation(
         "BEAT without the token",
-        SQL,
-        "make_interval(secs => %s)\n      FROM said WHERE {holds}\n",
-        f"make_interval(secs => %s)\n      FROM said WHERE {HOLDS}\n",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("beat", "lease_token")])',
         (LEASES, LATE),
     ),
     Mutation(
         "LOCK without the token",
-        SQL,
+        WRITER,
         "WHERE {key} = %s AND {lease_token} = %s FOR",
         "WHERE {key} = %s AND %s > 0 FOR",
         (LEASES, LATE, "tests/faults/test_deletion.py"),
     ),
     Mutation(
         "HELD without the token",
-        SQL,
-        'AND said.key = t.{key} AND t.{lease_token} = said.token"""\n\nRELEASE',
-        'AND said.key = t.{key}"""\n\nRELEASE',
+        WRITER,
+        " AND t.{lease_token} = given.was_lease_token",
+        "",
         (LEASES, LATE),
     ),
     Mutation(
         "MOVE without the from-state",
-        SQL,
-        "          FROM said WHERE {holds} AND t.{status} = said.was\n",
-        "          FROM said WHERE {holds}\n",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("enter", "status")])',
         (LEASES,),
     ),
     Mutation(
         "SETTLE without the from-state",
-        SQL,
-        "      FROM said WHERE {holds} AND t.{status} = said.was\n    RETURNING",
-        "      FROM said WHERE {holds}\n    RETURNING",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("stay", "status")])',
         (LEASES,),
     ),
     Mutation(
         "a foreground move keeps the token",
-        "db/postgresql.py",
-        "{lease_expires_at} = NULL, {lease_token} = {lease_token} + 1",
-        "{lease_expires_at} = NULL, {lease_token} = {lease_token}",
+        WRITER,
+        "effect.as_sql(names, TERMS, also=map(quote, updates))",
+        "effect.as_sql(names, TERMS, also=map(quote, updates)).replace('lease_token\" + 1', 'lease_token\"')",
         (RACES, "tests/schedule/test_rows.py"),
     ),
     Mutation(
         "a release keeps the token",
-        SQL,
-        "{lease_expires_at} = NULL, {lease_token} = t.{lease_token} + 1\n      FROM said",
-        "{lease_expires_at} = NULL, {lease_token} = t.{lease_token}\n      FROM said",
+        EFFECTS,
+        'Effect("release", _END_OF_LEASE)',
+        'Effect("release", {"lease_owner": Becomes.EMPTY, "lease_expires_at": Becomes.EMPTY})',
         (LEASES,),
     ),
     Mutation(
         "an outcome that stays keeps the token",
-        SQL,
-        "{lease_token} = t.{lease_token} + 1, {failures} = said.failures",
-        "{lease_token} = t.{lease_token}, {failures} = said.failures",
+        EFFECTS,
+        '        **_END_OF_LEASE,\n        "crashes"',
+        '        "lease_owner": Becomes.EMPTY, "lease_expires_at": Becomes.EMPTY,\n        "crashes"',
         (LEASES,),
     ),
     Mutation(
         "a move keeps the token",
-        SQL,
-        "{lease_token} = t.{lease_token} + 1, {failures} = 0, {crashes} = 0",
-        "{lease_token} = t.{lease_token}, {failures} = 0, {crashes} = 0",
+        EFFECTS,
+        "    **_END_OF_LEASE,\n    **_FRESH",
+        '    "lease_owner": Becomes.EMPTY, "lease_expires_at": Becomes.EMPTY,\n    **_FRESH',
         (LEASES,),
     ),
     Mutation(
         "a claim keeps the token",
-        CLAIMS,
-        "UPDATE {name} SET {lease_token} = {lease_token} + 1, {lease_owner} = %s",
-        "UPDATE {name} SET {lease_token} = {lease_token}, {lease_owner} = %s",
+        EFFECTS,
+        '"claim", {"lease_token": Becomes.RAISED, ',
+        '"claim", {',
         (LEASES, LATE),
     ),
     Mutation(
         "a commit waits for locks",
-        SQL,
+        WRITER,
         'ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""',
         'ORDER BY {key} FOR NO KEY UPDATE)"""',
         (f"{LEASES}::TestLocks",),
     ),
     Mutation(
         "LOCK waits for locks",
-        SQL,
+        WRITER,
         "{lease_token} = %s FOR NO KEY UPDATE SKIP LOCKED",
         "{lease_token} = %s FOR NO KEY UPDATE",
         (f"{LEASES}::TestLocks",),
@@ -226,9 +225,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a recovery keeps the token",
-        SQL,
-        "{lease_expires_at} = NULL, {lease_token} = {lease_token} + 1{blame}",
-        "{lease_expires_at} = NULL, {lease_token} = {lease_token}{blame}",
+        EFFECTS,
+        '"crashes": Becomes.RAISED, **_END_OF_LEASE',
+        '"crashes": Becomes.RAISED, "lease_owner": Becomes.EMPTY, "lease_expires_at": Becomes.EMPTY',
         (LEASES,),
     ),
     Mutation(
@@ -240,23 +239,23 @@ MUTATIONS = [
     ),
     Mutation(
         "a recovery waits for locks",
-        SQL,
+        CLAIMS,
         "         ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED),\n    freed",
         "         ORDER BY {key} FOR NO KEY UPDATE),\n    freed",
         (f"{LEASES}::TestLocks::test_of_a_dead_worker_s_rows_are_left_to_run_out",),
     ),
     Mutation(
         "a recovery counts no crash",
-        SQL,
-        'BLAME = ", {crashes} = {crashes} + 1,',
-        'BLAME = ", {crashes} = {crashes},',
+        EFFECTS,
+        '"crashes": Becomes.RAISED, **_END_OF_LEASE',
+        "**_END_OF_LEASE",
         (LEASES,),
     ),
     Mutation(
         "a row given back unheard counts a crash",
-        SQL,
-        'BLAME.format(**names) if left.is_crash else ""',
-        "BLAME.format(**names)",
+        CLAIMS,
+        "effect = RECOVER if left.is_crash else RELEASE",
+        "left = type(left)(left.owner, left.held)\n        effect = RECOVER",
         (f"{CLAIMING}::TestUnheard",),
     ),
     Mutation(
@@ -268,14 +267,14 @@ MUTATIONS = [
     ),
     Mutation(
         "leases that have not run out are taken back",
-        SQL,
+        CLAIMS,
         'which = "{lease_expires_at} <= statement_timestamp()"',
         'which = "{lease_expires_at} IS NOT NULL"',
         (LEASES,),
     ),
     Mutation(
         "leases that have run out are not taken back",
-        SQL,
+        CLAIMS,
         'which = "{lease_expires_at} <= statement_timestamp()"',
         'which = "{lease_expires_at} IS NULL"',
         (LEASES,),
@@ -331,35 +330,35 @@ MUTATIONS = [
     ),
     Mutation(
         "an answer names all rows",
-        SQL,
+        "db/postgresql_text.py",
         "return {keys[place - 1] for (place,) in rows}",
         "return set(keys) if rows else set()",
         (LEASES,),
     ),
     Mutation(
         "an answer names the row before",
-        SQL,
+        "db/postgresql_text.py",
         "return {keys[place - 1] for (place,) in rows}",
         "return {keys[place - 2] for (place,) in rows}",
         (LEASES,),
     ),
     Mutation(
         "a walk for rows left behind ends too soon",
-        SQL,
+        CLAIMS,
         "if last <= walk // 2 or",
         "if last <= walk or",
         (f"{LEASES}::TestRecover",),
     ),
     Mutation(
         "a walk for rows left behind does not end",
-        SQL,
+        CLAIMS,
         "if last <= walk // 2 or walk >= LONGEST_WALK",
         "if walk >= LONGEST_WALK",
         (f"{LEASES}::TestRecover",),
     ),
     Mutation(
         "rows in hand are given back with the unheard",
-        SQL,
+        CLAIMS,
         "if left.held:",
         "if False:",
         (f"{CLAIMING}::TestUnheard",),
