@@ -163,6 +163,12 @@ def test_a_table_in_use_becomes_timed(shop):
     assert [each for each in sorted(operations) if "index" not in each] == [
         f"+ Add field status_{column} to order" for column in columns
     ]
+    indexes = [re.sub(r"shop_\w+", "...", each) for each in sorted(operations) if "index" in each]
+    assert indexes == [
+        "+ Create index ... on field(s) status, status_next_at of model order",
+        "+ Create index ... on field(s) status_crashes, status_next_at of model order",
+        "- Remove index ... from order",
+    ]
     assert "statemachine_fields" not in shop.read("shop/migrations/*_timed.py")
     shop.manage("migrate", "-v0")
     assert shop.manage("makemigrations", "--check", "--dry-run") == "No changes detected\n"

@@ -93,8 +93,10 @@ def is_taken(model: type[models.Model], column: str) -> bool:
     return column in vars(model) and vars(model)[column] is not None
 
 
-def add_index(model: type[models.Model], index: models.Index) -> None:
-    """Add an index to a class that is being made. The migration autodetector looks at the list only if it was given in
-    `Meta`, as `original_attrs` tells it."""
-    model._meta.indexes = [*model._meta.indexes, index]
-    model._meta.original_attrs["indexes"] = model._meta.indexes
+def add_indexes(model: type[models.Model], indexes: list[models.Index]) -> None:
+    """Add indexes to a class that is being made, but for those that it has. The migration autodetector looks at the list only
+    if it was given in `Meta`, as `original_attrs` tells it."""
+    there = [(index.fields, index.condition) for index in model._meta.indexes]
+    if missing := [index for index in indexes if (index.fields, index.condition) not in there]:
+        model._meta.indexes = [*model._meta.indexes, *missing]
+        model._meta.original_attrs["indexes"] = model._meta.indexes

@@ -12,7 +12,7 @@ from django.db.models.base import ModelState
 
 from statemachine_fields.db.columns import FEATURES, Table
 from statemachine_fields.db.expressions import PendingStatus
-from statemachine_fields.db.fields import add_index, is_taken, owns_column
+from statemachine_fields.db.fields import add_indexes, is_taken, owns_column
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.bound import BoundAttribute, BoundMachine
@@ -236,16 +236,14 @@ class Binding(ScheduleQuestions[M]):
 def prepare(model: type[models.Model], field: StatusField) -> None:
     """Add to a class what only it can tell that it needs, and bind it as soon as it is complete and registered."""
     machine: Any = field.machine
-    if machine.db_index and not any(index.fields == [field.name] for index in model._meta.indexes):
-        # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE.
-        add_index(model, models.Index(fields=[field.name]))
     # Here and not beside the other columns, because a subclass may be the first to have a handler.
-    names = machine.names
-    if is_timed_on(model, machine, field.accessor) and not any(is_taken(model, each) for each in names.schedule):
-        for column, schedule_column in schedule_columns(machine, names).items():
+    if not is_timed_on(model, machine, field.accessor):
+        # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE.
+        add_indexes(model, [models.Index(fields=[field.name])] if machine.db_index else [])
+    elif not any(is_taken(model, each) for each in machine.names.schedule):
+        for column, schedule_column in schedule_columns(machine, machine.names).items():
             model.add_to_class(column, schedule_column)
-        for index in schedule_indexes(model, names):
-            add_index(model, index)
+        add_indexes(model, schedule_indexes(model, machine.names))
     meta = model._meta
     meta.apps.lazy_model_operation(lambda model: _bind(machine, model, field), (meta.app_label, meta.model_name))
 

@@ -62,7 +62,7 @@ class StateMachine(MachineAttribute):
         without any is terminal.
     :param field: the name of the status column. The other columns, the audit model and the reverse accessor follow it.
     :param max_length: the size of the status column.
-    :param db_index: whether the status column gets an index.
+    :param db_index: whether the status column gets an index. A timed machine has one for its workers in any case.
     :param history_on_delete: what becomes of a row's history when the row is deleted. `models.CASCADE` deletes it,
         `models.PROTECT` refuses the deletion, `models.DO_NOTHING` keeps the history.
     :param transition_base: an abstract model whose fields join the audit table.

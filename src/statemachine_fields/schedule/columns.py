@@ -107,21 +107,19 @@ def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Fi
 
 
 def schedule_indexes(model: type[models.Model], names: Names) -> list[models.Index]:
-    """Return the indexes of a timed machine, each of as few rows as will do.
+    """Return the indexes of a timed machine.
 
-    One finds due rows: a walk for each state, in the order in which they are due. The other finds those that a worker
-    may have died of, however many are due. Extending a lease, and taking one, changes no column of either.
+    One has all rows: it finds those that are due, a walk for each state in the order in which they are, and answers what
+    people ask about a state. The other finds those that a worker may have died of, however many are due. Extending a
+    lease, and taking one, changes no column of either.
     """
-    return [
-        _partial_index(model, [names.status, names.next_at], models.Q(**{f"{names.next_at}__isnull": False})),
-        _partial_index(model, [names.crashes, names.next_at], models.Q(**{f"{names.crashes}__gt": 0})),
-    ]
-
-
-def _partial_index(model: type[models.Model], fields: list[str], condition: models.Q) -> models.Index:
+    fields = [names.crashes, names.next_at]
     twin = models.Index(fields=fields)
     twin.set_name_with_model(model)  # Django names an index itself only if it has no condition
-    return models.Index(fields=fields, name=twin.name, condition=condition)
+    return [
+        models.Index(fields=[names.status, names.next_at]),
+        models.Index(fields=fields, name=twin.name, condition=models.Q(**{f"{names.crashes}__gt": 0})),
+    ]
 
 
 def columns_of(machine: StateMachine, model: type[models.Model], accessor: str) -> tuple[str, ...]:
