@@ -27,7 +27,7 @@ def claimer_ours() -> Callable[[str, int], int]:
     from jobs.models import CrowdedJob
 
     from statemachine_fields.worker.claim import Claimer
-    from statemachine_fields.worker.lanes import lanes_of
+    from statemachine_fields.worker.lease import lanes_of
 
     (lane,) = lanes_of([CrowdedJob.states._meta])
     only = {state: replace(lane, schedules={state: clock}) for state, clock in lane.schedules.items()}

@@ -13,7 +13,7 @@ from django.db import models
 from statemachine_fields.db.counting import count_each_and_find
 from statemachine_fields.machine.ids import uuid7_many
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 
 #: What further columns make of our statements: what stands in them, and what is to stand behind it. A claim names an
 #: owner; what ends a try empties it.

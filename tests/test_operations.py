@@ -22,8 +22,8 @@ from statemachine_fields.machine.rename import Renamer
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.operations import RenameState, _note_model
 from statemachine_fields.worker.models import RunStatistics
-from statemachine_fields.worker.outcomes import Kind, Verdict
-from statemachine_fields.worker.writing import move_together
+from statemachine_fields.worker.outcomes import Transitioned
+from statemachine_fields.worker.writing import enter
 from tests.scratch import ScratchProject
 from tests.together import together
 from tests.worker.rows import claim_one, columns_of, lane_of, let_lease_run_out, locked, not_mariadb, only_postgresql
@@ -335,7 +335,7 @@ class TestLeasedRows:
             assert columns_of(row).status == "PACKED"
             assert columns_of(other).status == "BOXED"
             assert findings() == []
-            assert move_together(lease.lane, [Verdict(lease, Kind.MOVED, to_status="SENT")]) == {row.pk}
+            assert enter(lease.lane, [Transitioned(lease, to_status="SENT")]) == {row.pk}
 
         polls.then = commit
         rename("consignment", "PACKED", "BOXED")
@@ -388,7 +388,7 @@ class TestLeasedRows:
         lease = claim_one(lane_of(Consignment))
 
         def commit():
-            together(lambda: move_together(lease.lane, [Verdict(lease, Kind.MOVED, to_status="SENT")]))
+            together(lambda: enter(lease.lane, [Transitioned(lease, to_status="SENT")]))
 
         polls.then = commit
         if connection.features.has_select_for_update:

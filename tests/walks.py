@@ -166,9 +166,9 @@ def serve_rows() -> Walk:
     done after a write belongs to the row as well. So does a claim that finds nothing.
     """
     from lab.models import ByWorker
+    from statemachine_fields.worker.lease import lanes_for
     from statemachine_fields.worker.options import WorkerOptions
     from statemachine_fields.worker.runner import Runner
-    from statemachine_fields.worker.selection import lanes_for
 
     def serve() -> None:
         row, until = ByWorker.objects.create(), time.monotonic() + 30

@@ -18,9 +18,9 @@ from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.registry import all_machines, machines_of
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.draining import Drain, DrainTally, DrainUntil
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.lease import lanes_of
 
 __all__ = ["DrainTally", "assert_history", "assert_state", "drain"]
 
@@ -57,9 +57,9 @@ def drain(
     :param using: the database, if not the one that the router chooses.
     """
     lanes = lanes_of(_machines(models_or_machines), using=using)
-    attempts = Attempts(max_crashes=MAX_CRASHES, fires_timeouts=timeouts, fires_deletions=deletions, jitter=0.0)
+    executor = HandlerExecutor(max_crashes=MAX_CRASHES, fires_timeouts=timeouts, fires_deletions=deletions, jitter=0.0)
     if at is None:
-        return Drain(lanes, attempts, collapse_time, reraise, max_tries).run()
+        return Drain(lanes, executor, collapse_time, reraise, max_tries).run()
     if timeouts or deletions:
         raise TypeError(
             "drain(at=...) lets time-outs and deletions happen when they are due. Leave timeouts= and deletions= out."
@@ -68,7 +68,7 @@ def drain(
         at = read_instant(at, "at")
     elif at < datetime.timedelta(0):
         raise ValueError(f"at must not be negative, got {at!r}.")
-    return DrainUntil(lanes, attempts, reraise, max_tries, at).run()
+    return DrainUntil(lanes, executor, reraise, max_tries, at).run()
 
 
 def assert_state(instance: models.Model, state: str, machine: str = "states") -> None:

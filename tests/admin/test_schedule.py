@@ -13,7 +13,7 @@ from shop.models import Order
 from statemachine_fields.admin.display import day
 from statemachine_fields.testing import drain
 from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.outcomes import Transitioned
 from tests.admin.browsing import act, look, messages_of, page, text_of, words_of
 from tests.worker.rows import claim_one, columns_of, in_seconds, lane_of, not_mariadb, set_clock
 
@@ -248,7 +248,7 @@ def test_release_takes_the_row_away_and_the_worker_is_not_heard(admin_client, or
     order.refresh_from_db()
 
     response = command(admin_client, order, "release")
-    committer.commit([Verdict(lease, Kind.MOVED, to_status="PAID")])
+    committer.commit([Transitioned(lease, to_status="PAID")])
 
     assert "was taken away from its worker" in messages_of(response)[0]
     order.refresh_from_db()
@@ -346,7 +346,7 @@ def test_what_a_worker_did_is_told_in_the_story(admin_client, order, monkeypatch
 
 @pytest.fixture
 def committer():
-    from statemachine_fields.worker.attempt import Attempts
-    from statemachine_fields.worker.events import Events
+    from statemachine_fields.worker.executor import HandlerExecutor
+    from statemachine_fields.worker.outcomes import Events
 
-    return Committer(Attempts(max_crashes=5), Events())
+    return Committer(HandlerExecutor(max_crashes=5), Events())

@@ -23,12 +23,12 @@ VARIABLE = "SMF_FAILPOINTS"
 
 CALLS = {
     "claim": "statemachine_fields.worker.claim:Claimer.take",
-    "handler": "statemachine_fields.worker.attempt:Attempts.run",
+    "handler": "statemachine_fields.worker.executor:HandlerExecutor.run",
     "commit": "statemachine_fields.worker.commit:Committer.write_group",
-    "move": "statemachine_fields.worker.lanes:Lane.enter",
-    "settle": "statemachine_fields.worker.lanes:Lane.stay",
+    "move": "statemachine_fields.worker.lease:Lane.enter",
+    "settle": "statemachine_fields.worker.lease:Lane.stay",
     "beat": "statemachine_fields.worker.heartbeat:Heartbeat._beat",
-    "extend": "statemachine_fields.worker.lanes:Lane.beat",
+    "extend": "statemachine_fields.worker.lease:Lane.beat",
     "recover": "statemachine_fields.worker.claiming:ClaimLoop._take_back_from_the_dead",
     "process": "statemachine_fields.worker.supervisor:run_process",
     "setup": "statemachine_fields.worker.process:django.setup",

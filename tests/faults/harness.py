@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = {"LEASE_SECONDS": 2.0, "POLL_SECONDS": 0.1, "STOP_SECONDS": 5.0, "MAX_CRASHES": 5}
 
 #: How often to look for rows that were left behind, and how soon to try those again whose handler had no database.
-CONSTANTS = {"claiming.SUSPECTS_EVERY": 0.5, "attempt.AWAY_SECONDS": 0.2}
+CONSTANTS = {"claiming.SUSPECTS_EVERY": 0.5, "executor.AWAY_SECONDS": 0.2}
 
 #: Where `mutations.py` has put the code of the library, with a guard taken out.
 SOURCES = [os.environ["SMF_SRC"]] if "SMF_SRC" in os.environ else []

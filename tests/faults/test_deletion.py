@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lab.models import Chore, Lot, Pin
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.events import Events
-from statemachine_fields.worker.lanes import lanes_of
-from statemachine_fields.worker.outcomes import Kind
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.lease import lanes_of
+from statemachine_fields.worker.outcomes import Deleted, Events
 from tests.faults.harness import check_invariants, create_chores, eventually, execute
 
 Records = Chore.states.transition_model
@@ -63,21 +62,21 @@ def deleting(database):
     """A committer, and what it is about to delete: one row, two records."""
     create_done(1)
     (lane,) = lanes_of([Chore.states._meta])
-    attempts = Attempts(max_crashes=5)
-    committer = Committer(attempts, Events())
+    executor = HandlerExecutor(max_crashes=5)
+    committer = Committer(executor, Events())
     (lease,) = Claimer("me", 60).claim(lane, 1)
-    verdict = attempts.without_handler(lease)
-    assert verdict.kind is Kind.DELETED
-    return committer, verdict
+    outcome = executor.without_handler(lease)
+    assert type(outcome) is Deleted
+    return committer, outcome
 
 
 def test_a_row_that_another_worker_has_taken_is_not_deleted(deleting):
     """#31: our lease ran out on the way to the database. I1."""
-    committer, verdict = deleting
+    committer, outcome = deleting
     execute("UPDATE lab_chore SET status_lease_expires_at = now() - interval '1 second'")
-    (other,) = Claimer("other", 60).claim(verdict.lease.lane, 1, suspects=True)
+    (other,) = Claimer("other", 60).claim(outcome.lease.lane, 1, suspects=True)
     before = Chore.objects.values().get()
-    assert committer.commit([verdict]) == []
+    assert committer.commit([outcome]) == []
     assert committer.events.total["dropped"] == 1
     assert Chore.objects.values().get() == before
     assert other.token == before["status_lease_token"]
@@ -86,9 +85,9 @@ def test_a_row_that_another_worker_has_taken_is_not_deleted(deleting):
 
 def test_a_row_that_has_moved_meanwhile_is_not_deleted(deleting):
     """#31: somebody put it back. I1, I2."""
-    committer, verdict = deleting
+    committer, outcome = deleting
     Chore.objects.get().states.force_transition_to("NEW", reason="once more")
-    assert committer.commit([verdict]) == []
+    assert committer.commit([outcome]) == []
     assert committer.events.total["dropped"] == 1
     assert Chore.objects.get().status == "NEW"
     assert Records.objects.count() == 3

@@ -9,7 +9,7 @@ from django.db import connection
 
 from lab.models import Chore
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 from tests.faults.harness import MARKED, check_invariants, create_chores, eventually, runs, wait_for_run, wait_until_all
 
 LATE = "came too late and was dropped"

@@ -11,7 +11,7 @@ from statemachine_fields.db.claims import Left
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 from tests.faults.harness import check_invariants, create_chores, eventually, execute, runs, wait_for_run
 from tests.faults.injections import injected
 

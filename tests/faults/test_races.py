@@ -12,11 +12,11 @@ from django.db import connections, transaction
 
 from lab.models import Chore
 from statemachine_fields import ConcurrentTransition, InvalidStateTransition
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.events import Events
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.lease import lanes_of
+from statemachine_fields.worker.outcomes import Events
 from tests.faults.harness import check_invariants, create_chores
 
 ROUNDS = 20
@@ -27,17 +27,17 @@ class Racer:
 
     def __init__(self):
         (self.lane,) = lanes_of([Chore.states._meta])
-        self.attempts, self.events = Attempts(max_crashes=5), Events()
-        self.committer = Committer(self.attempts, self.events)
+        self.executor, self.events = HandlerExecutor(max_crashes=5), Events()
+        self.committer = Committer(self.executor, self.events)
 
     def claim(self, limit=1):
         return Claimer("me", 60).claim(self.lane, limit)
 
     def commit(self, lease, answer="DONE"):
         """Write an outcome, as often as it takes, and say what became of it."""
-        verdicts = [self.attempts.judge(lease, answer)]
-        while verdicts:
-            verdicts = self.committer.commit(verdicts)
+        outcomes = [self.executor.judge(lease, answer)]
+        while outcomes:
+            outcomes = self.committer.commit(outcomes)
 
     def count(self, what):
         return self.events.total[what]
@@ -125,19 +125,19 @@ def test_a_commit_does_not_wait_for_an_open_transaction(racer, foreground, end):
     """#20, in the middle of a transaction. I1, I2, I6: the outcome is written or dropped when that has ended."""
     (pk,) = create_chores(1, status="DOING")
     (lease,) = racer.claim()
-    verdict = racer.attempts.judge(lease, "DONE")
+    outcome = racer.executor.judge(lease, "DONE")
     with transaction.atomic():
         moved = foreground(pk)
 
         def elsewhere():
-            return racer.committer.commit([verdict])
+            return racer.committer.commit([outcome])
 
         (again,) = together(elsewhere)
-        assert again == [verdict], "to be tried again, and nothing was written"
+        assert again == [outcome], "to be tried again, and nothing was written"
         if end == "rolls back":
             transaction.set_rollback(True)
             moved = False
-    assert racer.committer.commit([verdict]) == []
+    assert racer.committer.commit([outcome]) == []
     assert Chore.objects.get().status == ("FAILED" if moved else "DONE")
     assert (racer.count("moved"), racer.count("dropped")) == (not moved, moved)
     check_invariants(moves=1, terminal=True, released=True)

@@ -99,7 +99,7 @@ def test_a_process_without_a_supervisor_gives_back_what_it_cannot_finish(start_w
 def test_a_supervisor_that_does_not_listen_does_not_hold_up_its_processes(start_worker):
     """SIGSTOP of the supervisor alone, until its pipe is full. I1, I3, I5: leases and time limits go on."""
     worker = start_worker(
-        settings={"LEASE_SECONDS": 1.0}, constants={"watch.TELL_EVERY": 0.05}, environment=injected(pipe=4096)
+        settings={"LEASE_SECONDS": 1.0}, constants={"watch.REPORT_EVERY": 0.05}, environment=injected(pipe=4096)
     )
     slow, endless = create_chores(
         2, script=lambda place: {"NEW": {"sleep": 1.8} if place == 0 else "sleep", "marks": True}

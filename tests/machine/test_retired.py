@@ -153,12 +153,12 @@ class TestRows:
 
     @needs_worker
     def test_a_handler_may_not_name_it(self, row):
-        from statemachine_fields.worker.attempt import Attempts
+        from statemachine_fields.worker.executor import HandlerExecutor
         from tests.worker.rows import lane_of, lease_on
 
         lease = lease_on(lane_of(Consignment), status="BOXED")
         with pytest.raises(RetiredState, match="Allowed from here: SENT, LOST, OPEN"):
-            Attempts(max_crashes=5).judge(lease, "PACKED")
+            HandlerExecutor(max_crashes=5).judge(lease, "PACKED")
 
     def test_moves_of_its_time_are_no_finding(self, row):
         """They cannot be declared any more, so that there would be nothing to do about it."""

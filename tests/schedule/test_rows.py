@@ -34,7 +34,7 @@ from statemachine_fields.db.columns import FEATURES
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.exceptions import RowLeased
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 from tests.together import together
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,8 @@ from shop.models import Order
 from statemachine_fields.schedule.handlers import Handler
 from statemachine_fields.schedule.policy import Policy, Schedule
 from statemachine_fields.schedule.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
-from statemachine_fields.worker.attempt import Attempts
-from statemachine_fields.worker.outcomes import Kind
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.outcomes import Deleted, Transitioned, Waited
 from tests.worker.rows import lane_of, lease_on
 
 NOW = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
@@ -124,13 +124,13 @@ def test_is_what_a_worker_does_at_that_instant(handled, timeout, deletion, enter
 
     lease = lease_on(lane_of(Order), status="PENDING", failures=failures)
     lease.schedule, lease.age = its, (max(found.at, NOW) - ago(entered)).total_seconds()
-    verdict = Attempts(max_crashes=5).without_handler(lease)
-    last_try = Attempts(max_crashes=5).judge(lease, None) if verdict is None else verdict
+    outcome = HandlerExecutor(max_crashes=5).without_handler(lease)
+    last_try = HandlerExecutor(max_crashes=5).judge(lease, None) if outcome is None else outcome
 
-    assert found.runs is (verdict is None)
+    assert found.runs is (outcome is None)
     assert {
-        UpcomingKind.RUN: (Kind.WAITED, ""),
-        UpcomingKind.RETRY: (Kind.WAITED, ""),
-        UpcomingKind.TIME_OUT: (Kind.MOVED, "CANCELLED"),
-        UpcomingKind.DELETE: (Kind.DELETED, ""),
-    }[found.kind] == (last_try.kind, last_try.to_status)
+        UpcomingKind.RUN: (Waited, ""),
+        UpcomingKind.RETRY: (Waited, ""),
+        UpcomingKind.TIME_OUT: (Transitioned, "CANCELLED"),
+        UpcomingKind.DELETE: (Deleted, ""),
+    }[found.kind] == (type(last_try), getattr(last_try, "to_status", ""))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.outcomes import Events
 
 
 @pytest.fixture
-def attempts():
-    return Attempts(max_crashes=5)
+def executor():
+    return HandlerExecutor(max_crashes=5)
 
 
 @pytest.fixture
@@ -20,5 +20,5 @@ def events():
 
 
 @pytest.fixture
-def committer(attempts, events):
-    return Committer(attempts, events)
+def committer(executor, events):
+    return Committer(executor, events)

@@ -16,8 +16,7 @@ from django.utils import timezone
 from statemachine_fields.db.columns import FEATURES
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lanes import Lane, lanes_of
-from statemachine_fields.worker.lease import Lease, now
+from statemachine_fields.worker.lease import Lane, Lease, lanes_of, now
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from django.db import transaction
 from lab.models import Booking, Payment
 from statemachine_fields.worker import TryAgainLater
 from statemachine_fields.worker.atomic import run_atomic
-from statemachine_fields.worker.outcomes import Kind
+from statemachine_fields.worker.outcomes import Parked, Released
 from tests.worker.rows import (
     about,
     claim,
@@ -56,17 +56,17 @@ def fail(*args):
     raise ValueError("on second thought")
 
 
-def test_what_it_writes_and_its_move_are_committed_together(lane, payment, attempts, events):
-    assert run_atomic(attempts, events, claim_one(lane)) is None
+def test_what_it_writes_and_its_move_are_committed_together(lane, payment, executor, events):
+    assert run_atomic(executor, events, claim_one(lane)) is None
     row = columns_of(payment)
     assert (row.status, row.lease_owner, row.lease_expires_at) == ("BOOKED", "", None)
     assert (Booking.objects.count(), payment.states.history.count()) == (1, 1)
     assert events.total["moved"] == 1
 
 
-def test_not_yet_is_written_in_the_transaction_too(lane, payment, book, attempts, events):
+def test_not_yet_is_written_in_the_transaction_too(lane, payment, book, executor, events):
     book(lambda payment: None)
-    assert run_atomic(attempts, events, claim_one(lane)) is None
+    assert run_atomic(executor, events, claim_one(lane)) is None
     row = columns_of(payment)
     assert (row.status, row.lease_expires_at, seconds_until(row.next_at)) == ("OPEN", None, about(60))
     assert (Booking.objects.count(), events.total["waited"]) == (1, 1)
@@ -83,36 +83,36 @@ def test_not_yet_is_written_in_the_transaction_too(lane, payment, book, attempts
     ],
     ids=["raises", "names no state", "gives no answer", "moves and raises", "moves and answers"],
 )
-def test_what_it_writes_is_undone_with_it(program, error, lane, payment, book, attempts, events, committer):
+def test_what_it_writes_is_undone_with_it(program, error, lane, payment, book, executor, events, committer):
     book(program)
-    verdict = run_atomic(attempts, events, claim_one(lane))
+    outcome = run_atomic(executor, events, claim_one(lane))
     assert not Booking.objects.exists()
-    assert committer.commit([verdict]) == []
+    assert committer.commit([outcome]) == []
     row = columns_of(payment)
     assert (row.status, row.failures, row.lease_expires_at) == ("OPEN", 1, None)
     assert row.error.startswith(error)
     assert (payment.states.history.count(), events.total["failed"]) == (0, 1)
 
 
-def test_what_it_writes_is_undone_if_it_wants_to_try_later(lane, payment, book, attempts, events, committer):
+def test_what_it_writes_is_undone_if_it_wants_to_try_later(lane, payment, book, executor, events, committer):
     def later(payment):
         raise TryAgainLater(after=500)
 
     book(later)
-    committer.commit([run_atomic(attempts, events, claim_one(lane))])
+    committer.commit([run_atomic(executor, events, claim_one(lane))])
     row = columns_of(payment)
     assert (row.status, row.failures, seconds_until(row.next_at)) == ("OPEN", 0, about(500))
     assert not Booking.objects.exists()
 
 
-def test_it_may_move_its_row_itself(lane, payment, book, attempts, events):
+def test_it_may_move_its_row_itself(lane, payment, book, executor, events):
     book(lambda payment: [payment.states.transition_to("BOOKED"), None][1])
-    assert run_atomic(attempts, events, claim_one(lane)) is None
+    assert run_atomic(executor, events, claim_one(lane)) is None
     assert columns_of(payment).status == "BOOKED"
-    assert (Booking.objects.count(), events.total["settled_itself"]) == (1, 1)
+    assert (Booking.objects.count(), events.total["moved"]) == (1, 1)
 
 
-def test_a_move_that_it_undid_itself_is_not_yet(lane, payment, book, attempts, events):
+def test_a_move_that_it_undid_itself_is_not_yet(lane, payment, book, executor, events):
     def undo(payment):
         try:
             with transaction.atomic():
@@ -121,25 +121,25 @@ def test_a_move_that_it_undid_itself_is_not_yet(lane, payment, book, attempts, e
             return
 
     book(undo)
-    assert run_atomic(attempts, events, claim_one(lane)) is None
+    assert run_atomic(executor, events, claim_one(lane)) is None
     row = columns_of(payment)
     assert (row.status, row.lease_expires_at, seconds_until(row.next_at)) == ("OPEN", None, about(60))
     assert (Booking.objects.count(), events.total["waited"]) == (1, 1)
 
 
-def test_it_is_not_run_once_the_lease_is_lost(lane, payment, book, attempts, events, committer):
+def test_it_is_not_run_once_the_lease_is_lost(lane, payment, book, executor, events, committer):
     runs = []
     book(runs.append)
     lease = claim_one(lane)
     let_lease_run_out(payment)
     (other,) = claim(lane, suspects=True, owner="other:2")
-    verdict = run_atomic(attempts, events, lease)
-    assert (verdict.kind, runs) == (Kind.RELEASED, [])
-    assert committer.commit([verdict]) == []
+    outcome = run_atomic(executor, events, lease)
+    assert (type(outcome), runs) == (Released, [])
+    assert committer.commit([outcome]) == []
     assert (columns_of(payment).lease_token, events.total["dropped"]) == (other.token, 1)
 
 
-def test_its_outcome_is_undone_if_the_row_is_taken_from_it_meanwhile(lane, payment, book, attempts, events, committer):
+def test_its_outcome_is_undone_if_the_row_is_taken_from_it_meanwhile(lane, payment, book, executor, events, committer):
     """Nobody can while it has the lock; but code that it calls can."""
 
     def lose(payment):
@@ -147,36 +147,36 @@ def test_its_outcome_is_undone_if_the_row_is_taken_from_it_meanwhile(lane, payme
         return "BOOKED"
 
     book(lose)
-    committer.commit([run_atomic(attempts, events, claim_one(lane))])
+    committer.commit([run_atomic(executor, events, claim_one(lane))])
     assert (columns_of(payment).status, Booking.objects.count()) == ("OPEN", 0)
 
 
-def test_a_row_that_needs_no_handler_is_judged_before_it_is_locked(lane, payment, attempts, events, committer):
+def test_a_row_that_needs_no_handler_is_judged_before_it_is_locked(lane, payment, executor, events, committer):
     set_clock(payment, crashes=5)
     (lease,) = claim(lane, suspects=True)
-    verdict = run_atomic(attempts, events, lease)
-    assert verdict.kind is Kind.PARKED
-    committer.commit([verdict])
+    outcome = run_atomic(executor, events, lease)
+    assert type(outcome) is Parked
+    committer.commit([outcome])
     assert columns_of(payment).next_at is None
 
 
 @only_postgresql
-def test_it_is_not_run_while_somebody_has_the_row_locked(lane, payment, book, attempts, events, committer):
+def test_it_is_not_run_while_somebody_has_the_row_locked(lane, payment, book, executor, events, committer):
     runs = []
     book(runs.append)
     lease = claim_one(lane)
     must_not_wait()
     with locked(payment):
-        verdict = run_atomic(attempts, events, lease)
+        outcome = run_atomic(executor, events, lease)
         assert runs == []
-        assert committer.commit([verdict]) == [verdict]
-    assert committer.commit([verdict]) == []
+        assert committer.commit([outcome]) == [outcome]
+    assert committer.commit([outcome]) == []
     row = columns_of(payment)
     assert (row.status, row.lease_expires_at, row.failures) == ("OPEN", None, 0)
 
 
 @only_postgresql
-def test_nobody_takes_the_row_while_it_runs_however_long(lane, payment, book, attempts, events):
+def test_nobody_takes_the_row_while_it_runs_however_long(lane, payment, book, executor, events):
     """The lease may run out: whoever looks for due rows passes by one that is locked."""
     taken = []
 
@@ -187,5 +187,5 @@ def test_nobody_takes_the_row_while_it_runs_however_long(lane, payment, book, at
     book(be_slow)
     lease = claim_one(lane)
     let_lease_run_out(payment)
-    assert run_atomic(attempts, events, lease) is None
+    assert run_atomic(executor, events, lease) is None
     assert (taken, columns_of(payment).status) == ([], "BOOKED")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statemachine_fields.worker import backoff as module
-from statemachine_fields.worker.backoff import Backoff
+from statemachine_fields.worker import connections as module
+from statemachine_fields.worker.connections import Backoff
 from tests.worker.rows import Clock
 
 

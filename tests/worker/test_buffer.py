@@ -8,8 +8,8 @@ from collections import deque
 import pytest
 
 from lab.models import Chore, Lot, Ping
-from statemachine_fields.worker.buffer import Buffer, Outbox
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.inflight import Buffer, Outbox
+from statemachine_fields.worker.outcomes import Waited
 from tests.worker.rows import lane_of, lease_on
 
 
@@ -209,17 +209,17 @@ class TestManyThreads:
 class TestOutbox:
     def test_hands_on_together_what_came_together(self, chores):
         outbox = Outbox(10)
-        verdicts = [Verdict(lease_on(chores, key), Kind.WAITED) for key in range(3)]
-        for verdict in verdicts:
-            outbox.add(verdict)
+        outcomes = [Waited(lease_on(chores, key)) for key in range(3)]
+        for outcome in outcomes:
+            outbox.add(outcome)
         outbox.flush()
-        assert (outbox.take(0.0), len(outbox)) == (verdicts, 0)
+        assert (outbox.take(0.0), len(outbox)) == (outcomes, 0)
 
     def test_hands_on_no_more_than_a_batch_at_once_and_then_the_rest(self, chores):
         outbox = Outbox(2)
-        verdicts = [Verdict(lease_on(chores, key), Kind.WAITED) for key in range(5)]
-        for verdict in verdicts:
-            outbox.add(verdict)
+        outcomes = [Waited(lease_on(chores, key)) for key in range(5)]
+        for outcome in outcomes:
+            outbox.add(outcome)
         assert [len(outbox.take(0.0)) for _ in range(4)] == [2, 2, 1, 0]
 
     def test_is_not_waited_for_longer_than_told(self):

@@ -9,11 +9,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from lab.models import Chore, Lot
-from statemachine_fields.worker.buffer import Buffer
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.claiming import ClaimLoop
 from statemachine_fields.worker.connections import OwnConnections
-from statemachine_fields.worker.inflight import InFlight
+from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.options import WorkerOptions
 from tests.worker.rows import claim, columns_of, in_seconds, lane_of, let_lease_run_out, only_postgresql, set_clock
 
@@ -47,7 +46,7 @@ def make(lots, chores, events):
         return ClaimLoop(
             lanes,
             options,
-            Claimer("me:1", 60),
+            Claimer("me:1", 60, events.digest),
             InFlight(Buffer(lanes, {})),
             OwnConnections(60),
             events,
@@ -98,7 +97,7 @@ class TestBadRow:
         def fail(*args):
             raise AssertionError("The bad row was met again.")
 
-        monkeypatch.setattr(lots.leases, "candidates", fail)
+        monkeypatch.setattr(type(lots), "candidates", fail)
         assert loop._claim_lane(lots) == 1
         assert late.pk in keys(loop)
 
@@ -108,14 +107,14 @@ class TestBadRow:
         execute("DROP TRIGGER refuse ON lab_lot")
         loop._claim_lane(lots)
         assert keys(loop) == []
-        loop._aside[lots][bad.pk].until = 0.0
+        loop.claimer.aside[lots][bad.pk].until = 0.0
         loop._claim_lane(lots)
-        assert (keys(loop), loop._aside[lots]) == ([bad.pk], {})
+        assert (keys(loop), loop.claimer.aside[lots]) == ([bad.pk], {})
 
     def test_that_is_still_bad_is_left_alone_for_longer(self, loop, lots, refused):
         (bad,) = lots_of(13)
         loop._claim_lane(lots)
-        backoff = loop._aside[lots][bad.pk]
+        backoff = loop.claimer.aside[lots][bad.pk]
         first = backoff.left
         backoff.until = 0.0
         loop._claim_lane(lots)
@@ -129,9 +128,9 @@ class TestBadRow:
             error = OperationalError("lock timeout")
             raise error from psycopg.errors.LockNotAvailable("lock timeout")
 
-        monkeypatch.setattr(lots.leases, "claim", fail)
+        monkeypatch.setattr(type(lots), "claim", fail)
         assert loop._claim_lane(lots) == 0
-        assert loop._aside[lots] == {}
+        assert loop.claimer.aside[lots] == {}
         assert "Rows of lab.Lot.states in queue 'default' cannot be claimed now" in caplog.text
 
 
@@ -220,16 +219,16 @@ class TestUnheard:
     @pytest.fixture
     def break_after_claim(self, lots, monkeypatch):
         def install():
-            real = lots.leases.claim
+            real = type(lots).claim
 
             def once(*args):
-                monkeypatch.setattr(lots.leases, "claim", real)
+                monkeypatch.setattr(type(lots), "claim", real)
                 real(*args)
                 connection.connection.close()
                 error = OperationalError("server closed the connection unexpectedly")
                 raise error from psycopg.OperationalError("server closed the connection unexpectedly")
 
-            monkeypatch.setattr(lots.leases, "claim", once)
+            monkeypatch.setattr(type(lots), "claim", once)
 
         yield install
         connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -21,12 +22,12 @@ from statemachine_fields.signals import (
     rows_deleted,
     transition_committed,
 )
-from statemachine_fields.worker import Move, writing
-from statemachine_fields.worker.attempt import Attempts
-from statemachine_fields.worker.blocks import Block, LeftOpen, RolledBack
+from statemachine_fields.worker import Move
+from statemachine_fields.worker.atomic import LeftOpen, RolledBack, TrackedTransaction
 from statemachine_fields.worker.commit import Committer, ConnectionLost
-from statemachine_fields.worker.lanes import lanes_of
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.lease import lanes_of
+from statemachine_fields.worker.outcomes import Deleted, Failed, Parked, Released, Transitioned, Waited
 from tests.worker.rows import (
     about,
     claim,
@@ -73,20 +74,20 @@ def heard():
         signal.disconnect(receive, sender=sender)
 
 
-def verdict_of(lease, kind, **said):
-    """Return a verdict of each kind, such as a handler would bring about."""
-    facts = {
-        Kind.MOVED: {"to_status": "SOLD"},
-        Kind.WAITED: {"delay": 60.0},
-        Kind.FAILED: {"delay": 60.0, "failures": 1, "error": "no luck"},
-        Kind.PARKED: {"failures": 1, "error": "no luck at all"},
+def outcome_of(lease, kind, **facts):
+    """Return an outcome of each kind, such as a handler would bring about."""
+    usual = {
+        Transitioned: {"to_status": "SOLD"},
+        Waited: {"delay": 60.0},
+        Failed: {"delay": 60.0, "failures": 1, "error": "no luck"},
+        Parked: {"failures": 1, "error": "no luck at all"},
     }.get(kind, {})
-    return Verdict(lease, kind, **{**facts, **said})
+    return kind(lease, **{**usual, **facts})
 
 
-def run(attempts, lane, limit=10):
-    """Claim and run, and return the verdicts by key."""
-    return [attempts.run(lease) for lease in sorted(claim(lane, limit), key=lambda lease: lease.key)]
+def run(executor, lane, limit=10):
+    """Claim and run, and return the outcomes by key."""
+    return [executor.run(lease) for lease in sorted(claim(lane, limit), key=lambda lease: lease.key)]
 
 
 class Elsewhere:
@@ -110,42 +111,42 @@ class TestStatements:
         assert len(seen) == 1
 
     @pytest.mark.parametrize("number", [1, 30])
-    @pytest.mark.parametrize("kind", [Kind.MOVED, Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED])
+    @pytest.mark.parametrize("kind", [Transitioned, Waited, Failed, Parked, Released])
     def test_a_commit_is_one_for_any_number_of_rows(self, kind, number, lots, committer, events):
         Lot.objects.bulk_create(Lot() for _ in range(number))
-        verdicts = [verdict_of(lease, kind) for lease in claim(lots, 50)]
+        outcomes = [outcome_of(lease, kind) for lease in claim(lots, 50)]
         with statements() as seen:
-            assert committer.commit(verdicts) == []
+            assert committer.commit(outcomes) == []
         assert len(seen) == 1
-        assert events.total[kind] == number
+        assert events.total[kind.kind] == number
 
     def test_a_commit_is_one_for_all_that_stay_in_their_state(self, lots, committer):
         Lot.objects.bulk_create(Lot() for _ in range(9))
-        kinds = [Kind.WAITED, Kind.FAILED, Kind.PARKED] * 3
-        verdicts = [verdict_of(lease, kind) for lease, kind in zip(claim(lots), kinds, strict=True)]
+        kinds = [Waited, Failed, Parked] * 3
+        outcomes = [outcome_of(lease, kind) for lease, kind in zip(claim(lots), kinds, strict=True)]
         with statements() as seen:
-            committer.commit(verdicts)
+            committer.commit(outcomes)
         assert len(seen) == 1
 
     def test_a_commit_is_one_for_each_lane_and_way(self, lots, committer):
         Lot.objects.bulk_create(Lot() for _ in range(6))
         Chore.objects.bulk_create(Chore() for _ in range(6))
-        verdicts = [
-            verdict_of(lease, kind, **({"to_status": "DOING"} if kind is Kind.MOVED and lane is not lots else {}))
+        outcomes = [
+            outcome_of(lease, kind, **({"to_status": "DOING"} if kind is Transitioned and lane is not lots else {}))
             for lane in (lots, lane_of(Chore))
-            for lease, kind in zip(claim(lane), [Kind.MOVED, Kind.WAITED] * 3, strict=True)
+            for lease, kind in zip(claim(lane), [Transitioned, Waited] * 3, strict=True)
         ]
         with statements() as seen:
-            committer.commit(verdicts)
+            committer.commit(outcomes)
         assert len(seen) == 4
 
 
 class TestWritten:
-    def test_is_what_the_handlers_said(self, attempts, committer, events):
+    def test_is_what_the_handlers_said(self, executor, committer, events):
         scripts = {"moves": "DOING", "waits": None, "fails": "raise", "asks": "retry"}
         for name, step in scripts.items():
             Chore.objects.create(name=name, script={"NEW": step})
-        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert committer.commit(run(executor, lane_of(Chore))) == []
         rows = {row.name: columns_of(row) for row in Chore.objects.all()}
         assert {name: (row.status, row.failures, row.error) for name, row in rows.items()} == {
             "moves": ("DOING", 0, ""),
@@ -160,28 +161,28 @@ class TestWritten:
         chore = Chore.objects.create(status="DOING")
         set_clock(chore, changed_at=in_seconds(-3 * 24 * 60 * 60 + 30))
         lease = claim_one(lane_of(Chore))
-        committer.commit([verdict_of(lease, Kind.WAITED, delay=3600.0)])
+        committer.commit([outcome_of(lease, Waited, delay=3600.0)])
         assert seconds_until(columns_of(chore).next_at) == about(30)
 
     def test_parking_forgets_the_time_out(self, committer, heard):
         parked = heard(row_parked, Chore)
         chore = Chore.objects.create(status="DOING")
-        committer.commit([verdict_of(claim_one(lane_of(Chore)), Kind.PARKED)])
+        committer.commit([outcome_of(claim_one(lane_of(Chore)), Parked)])
         assert columns_of(chore).next_at is None
         assert list(Chore.states.parked()) == [chore]
         assert [(told["instance"], told["error"]) for told in parked] == [(chore, "no luck at all")]
 
-    def test_moves_refresh_what_every_save_refreshes(self, lots, attempts, committer):
+    def test_moves_refresh_what_every_save_refreshes(self, lots, executor, committer):
         lot = Lot.objects.create()
         Lot.objects.update(touched_at=in_seconds(-1000))
-        committer.commit(run(attempts, lots))
+        committer.commit(run(executor, lots))
         lot.refresh_from_db()
         assert seconds_until(lot.touched_at) == about(0)
 
-    def test_failures_are_told(self, attempts, committer, heard, caplog):
+    def test_failures_are_told(self, executor, committer, heard, caplog):
         failed = heard(handler_failed, Chore)
         chore = Chore.objects.create(script={"NEW": "raise"}, name="this")
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         (told,) = failed
         assert (told["instance"], told["failures"]) == (chore, 1)
         assert (told["error"], repr(told["exception"])) == (
@@ -191,13 +192,13 @@ class TestWritten:
         assert "lab.Chore pk=" in caplog.text
         assert "failed in state 'NEW', attempt 1; next try in 6" in caplog.text
 
-    def test_counts_can_be_taken_once(self, attempts, committer, events):
+    def test_counts_can_be_taken_once(self, executor, committer, events):
         Chore.objects.create()
-        (verdict,) = run(attempts, lane_of(Chore))
-        committer.commit([verdict])
+        (outcome,) = run(executor, lane_of(Chore))
+        committer.commit([outcome])
         taken = events.take_counts()
-        assert taken == {("lab.Chore.states", "NEW", "moved"): (1, verdict.lease.seconds)}
-        assert verdict.lease.seconds > 0
+        assert taken == {("lab.Chore.states", "NEW", "moved"): (1, outcome.lease.seconds)}
+        assert outcome.lease.seconds > 0
         assert events.take_counts() == {}
         events.put_back(taken)
         assert events.take_counts() == taken
@@ -206,16 +207,16 @@ class TestWritten:
 class TestBadRow:
     """Lots of no amount cannot be sold, and lots of much less cannot even be void: the database refuses."""
 
-    def sell(self, attempts, committer, amounts, status="OPEN"):
+    def sell(self, executor, committer, amounts, status="OPEN"):
         rows = [Lot.objects.create(amount=amount, status=status) for amount in amounts]
-        assert committer.commit(run(attempts, lane_of(Lot))) == []
+        assert committer.commit(run(executor, lane_of(Lot))) == []
         return rows
 
     @pytest.mark.parametrize("atomic", [False, True], ids=["alone", "in a transaction"])
     @really
-    def test_harms_no_neighbour(self, atomic, attempts, committer, events):
+    def test_harms_no_neighbour(self, atomic, executor, committer, events):
         with transaction.atomic() if atomic else nullcontext():
-            rows = self.sell(attempts, committer, [1, 0, 1])
+            rows = self.sell(executor, committer, [1, 0, 1])
         assert [columns_of(row).status for row in rows] == ["SOLD", "OPEN", "SOLD"]
         assert [row.states.history.count() for row in rows] == [1, 0, 1]
         bad = columns_of(rows[1])
@@ -225,47 +226,47 @@ class TestBadRow:
         assert "lab_lot_sold" in bad.error
         assert (events.total["moved"], events.total["failed"]) == (2, 1)
 
-    def test_goes_where_failures_go_once_its_tries_are_used_up(self, attempts, committer, events):
-        good, bad = self.sell(attempts, committer, [1, 0], "URGENT")
+    def test_goes_where_failures_go_once_its_tries_are_used_up(self, executor, committer, events):
+        good, bad = self.sell(executor, committer, [1, 0], "URGENT")
         assert [columns_of(row).status for row in (good, bad)] == ["SOLD", "VOID"]
         metadata = bad.states.history.get().metadata
         assert (metadata["attempts"], metadata["error"][:37]) == (1, "The move to 'SOLD' could not be writt")
         assert (events.total["moved"], events.total["failed"]) == (2, 0)
 
-    def test_that_can_go_nowhere_is_parked(self, attempts, committer):
-        good, bad = self.sell(attempts, committer, [1, -10], "URGENT")
+    def test_that_can_go_nowhere_is_parked(self, executor, committer):
+        good, bad = self.sell(executor, committer, [1, -10], "URGENT")
         assert columns_of(good).status == "SOLD"
         row = columns_of(bad)
         assert (row.status, row.next_at, row.failures, row.lease_expires_at) == ("URGENT", None, 1, None)
         first, second = row.error.split("\nThe move to 'VOID' could not be written. ")
         assert ("lab_lot_sold" in first, "lab_lot_void" in second) == (True, True)
 
-    def test_that_cannot_even_be_parked_is_told_keeps_its_lease_and_is_tried_again(
+    def test_that_cannot_even_be_parked_is_reported_keeps_its_lease_and_is_tried_again(
         self, committer, lots, monkeypatch, caplog
     ):
         rows = [Lot.objects.create() for _ in range(2)]
         leases = sorted(claim(lots), key=lambda lease: lease.key)
-        real = lots.leases.settle
+        real = type(lots).stay
 
-        def settle(connection, table, settled):
-            if any(each.key == rows[0].pk for each in settled):
+        def stay(lane, given):
+            if rows[0].pk in given["key"]:
                 raise DatabaseError("a trigger")
-            return real(connection, table, settled)
+            return real(lane, given)
 
-        monkeypatch.setattr(lots.leases, "settle", settle)
-        (again,) = committer.commit([verdict_of(lease, Kind.WAITED) for lease in leases])
-        assert (again.kind, again.lease) == (Kind.WAITED, leases[0]), "the verdict was not what is wrong"
+        monkeypatch.setattr(type(lots), "stay", stay)
+        (again,) = committer.commit([outcome_of(lease, Waited) for lease in leases])
+        assert (type(again), again.lease) == (Waited, leases[0]), "the outcome was not what is wrong"
         assert columns_of(rows[0]).lease_token == leases[0].token
         assert columns_of(rows[1]).lease_expires_at is None
         assert f"lab.Lot pk={rows[0].pk}: its not yet in state 'OPEN' cannot be written now" in caplog.text
         assert "DatabaseError: a trigger" in caplog.text
-        monkeypatch.setattr(lots.leases, "settle", real)
+        monkeypatch.setattr(type(lots), "stay", real)
         assert committer.commit([again]) == []
         assert (columns_of(rows[0]).lease_expires_at, columns_of(rows[0]).error) == (None, "")
 
-    def test_of_an_update_harms_no_neighbour(self, attempts, committer, monkeypatch):
+    def test_of_an_update_harms_no_neighbour(self, executor, committer, monkeypatch):
         monkeypatch.setattr(Lot, "sell", lambda lot: Move("SOLD", update={"amount": lot.amount - 1}))
-        rows = self.sell(attempts, committer, [2, 1, 3])
+        rows = self.sell(executor, committer, [2, 1, 3])
         assert [columns_of(row).status for row in rows] == ["SOLD", "OPEN", "SOLD"]
         assert list(Lot.objects.order_by("pk").values_list("amount", flat=True)) == [1, 1, 2]
         assert [row.states.history.count() for row in rows] == [1, 0, 1]
@@ -274,32 +275,32 @@ class TestBadRow:
 @only_postgresql
 @really
 class TestLockedRow:
-    @pytest.mark.parametrize("kind", [Kind.MOVED, Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED, Kind.DELETED])
+    @pytest.mark.parametrize("kind", [Transitioned, Waited, Failed, Parked, Released, Deleted])
     def test_is_not_waited_for_and_tried_again(self, kind, lots, committer, events):
         rows = [Lot.objects.create() for _ in range(3)]
-        verdicts = [verdict_of(lease, kind) for lease in sorted(claim(lots), key=lambda lease: lease.key)]
+        outcomes = [outcome_of(lease, kind) for lease in sorted(claim(lots), key=lambda lease: lease.key)]
         must_not_wait()
         with locked(rows[1]):
-            assert committer.commit(verdicts) == [verdicts[1]]
-            assert (events.total[kind], events.total["dropped"]) == (2, 0)
-        assert committer.commit([verdicts[1]]) == []
-        assert (events.total[kind], events.total["dropped"]) == (3, 0)
+            assert committer.commit(outcomes) == [outcomes[1]]
+            assert (events.total[kind.kind], events.total["dropped"]) == (2, 0)
+        assert committer.commit([outcomes[1]]) == []
+        assert (events.total[kind.kind], events.total["dropped"]) == (3, 0)
 
     def test_is_not_waited_for_where_rows_are_written_one_by_one(self, lots, committer, events):
         rows = [Lot.objects.create() for _ in range(3)]
         leases = sorted(claim(lots), key=lambda lease: lease.key)
-        verdicts = [verdict_of(lease, Kind.MOVED, update={"amount": 7}) for lease in leases]
+        outcomes = [outcome_of(lease, Transitioned, update={"amount": 7}) for lease in leases]
         must_not_wait()
         with locked(rows[1]):
-            assert committer.commit(verdicts) == [verdicts[1]]
+            assert committer.commit(outcomes) == [outcomes[1]]
         assert [columns_of(row).status for row in rows] == ["SOLD", "OPEN", "SOLD"]
-        assert committer.commit([verdicts[1]]) == []
+        assert committer.commit([outcomes[1]]) == []
         assert list(Lot.objects.values_list("status", "amount")) == [("SOLD", 7)] * 3
 
     @pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
     def test_a_conflict_is_tried_again_too(self, code, lots, committer, events, monkeypatch):
         lot = Lot.objects.create()
-        verdict = verdict_of(claim_one(lots), Kind.MOVED)
+        outcome = outcome_of(claim_one(lots), Transitioned)
 
         def give_up(*args):
             error = OperationalError("a conflict")
@@ -307,28 +308,29 @@ class TestLockedRow:
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(lots.leases, "move", give_up)
-            assert committer.commit([verdict]) == [verdict]
-        assert committer.commit([verdict]) == []
+            patch.setattr(type(lots), "enter", give_up)
+            assert committer.commit([outcome]) == [outcome]
+        assert committer.commit([outcome]) == []
         assert (columns_of(lot).status, events.total["failed"]) == ("SOLD", 0)
 
 
 class TestStale:
     @pytest.mark.parametrize("update", [None, {"amount": 7}], ids=["together", "singly"])
-    @pytest.mark.parametrize("kind", [Kind.MOVED, Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED, Kind.DELETED])
+    @pytest.mark.parametrize("kind", [Transitioned, Waited, Failed, Parked, Released, Deleted])
     def test_outcome_is_dropped_logged_and_told(self, kind, update, lots, committer, events, heard, caplog):
         dropped = heard(outcome_dropped, Lot)
         rows = [Lot.objects.create() for _ in range(2)]
         stale, fresh = (
-            verdict_of(each, kind, update=update) for each in sorted(claim(lots), key=lambda each: each.key)
+            outcome_of(each, kind, **({"update": update} if kind is Transitioned else {}))
+            for each in sorted(claim(lots), key=lambda each: each.key)
         )
         rows[0].states.transition_to("BID")
         before = columns_of(rows[0])
         assert committer.commit([stale, fresh]) == []
         assert columns_of(rows[0]) == before
         assert rows[0].states.history.count() == 1
-        assert (events.total["dropped"], events.total[kind]) == (1, 1)
-        words = stale.words
+        assert (events.total["dropped"], events.total[kind.kind]) == (1, 1)
+        words = str(stale)
         assert [(told["instance"], told["outcome"], told["using"]) for told in dropped] == [(rows[0], words, "default")]
         (record,) = [record for record in caplog.records if "dropped" in record.getMessage()]
         assert (record.levelno, record.name) == (logging.WARNING, "statemachine_fields.worker")
@@ -336,20 +338,20 @@ class TestStale:
 
     def test_outcome_of_a_row_that_is_gone_is_dropped(self, lots, committer, events):
         Lot.objects.create()
-        verdict = verdict_of(claim_one(lots), Kind.MOVED, update={"amount": 7})
-        verdict.lease.seconds = 1.5
+        outcome = outcome_of(claim_one(lots), Transitioned, update={"amount": 7})
+        outcome.lease.seconds = 1.5
         Lot.objects.all().delete()
-        assert committer.commit([verdict]) == []
+        assert committer.commit([outcome]) == []
         assert events.take_counts() == {("lab.Lot.states", "OPEN", "dropped"): (1, 1.5)}
 
-    def test_outcome_does_not_disturb_whoever_took_over(self, lots, attempts, committer, events):
+    def test_outcome_does_not_disturb_whoever_took_over(self, lots, executor, committer, events):
         lot = Lot.objects.create()
-        (late,) = run(attempts, lots)
+        (late,) = run(executor, lots)
         let_lease_run_out(lot)
         (lease,) = claim(lots, suspects=True, owner="other:2")
         committer.commit([late])
         assert (columns_of(lot).lease_owner, columns_of(lot).status) == ("other:2", "OPEN")
-        committer.commit([attempts.run(lease)])
+        committer.commit([executor.run(lease)])
         assert (lot.states.history.count(), events.total["dropped"]) == (1, 1)
 
 
@@ -357,12 +359,12 @@ class TestRowByRow:
     """Where somebody would notice the difference, each row is moved as transition_to() moves it."""
 
     def test_a_save_of_the_model_s_own_is_called(self, events):
-        attempts = Attempts(max_crashes=5, fires_timeouts=True)
+        executor = HandlerExecutor(max_crashes=5, fires_timeouts=True)
         rows = [Ticking.objects.create() for _ in range(3)]
         for row in rows:
             set_clock(row, next_at=in_seconds(-1))
         Ticking.saved.clear()
-        assert Committer(attempts, events).commit(run(attempts, lane_of(Ticking))) == []
+        assert Committer(executor, events).commit(run(executor, lane_of(Ticking))) == []
         assert Ticking.saved == [["status"]] * 3
         written = [columns_of(row) for row in rows]
         assert [(row.status, row.lease_owner, row.lease_expires_at) for row in written] == [("STALE", "", None)] * 3
@@ -370,7 +372,7 @@ class TestRowByRow:
         assert rows[0].states.history.get().metadata == {"timeout_after": 60.0}
 
     def test_a_save_that_fails_for_one_harms_no_neighbour(self, events, monkeypatch):
-        attempts = Attempts(max_crashes=5, fires_timeouts=True)
+        executor = HandlerExecutor(max_crashes=5, fires_timeouts=True)
         rows = [Ticking.objects.create() for _ in range(3)]
         for row in rows:
             set_clock(row, next_at=in_seconds(-1))
@@ -382,22 +384,22 @@ class TestRowByRow:
                 raise ValueError("not this one")
 
         monkeypatch.setattr(Ticking, "save", save)
-        assert Committer(attempts, events).commit(run(attempts, lane_of(Ticking))) == []
+        assert Committer(executor, events).commit(run(executor, lane_of(Ticking))) == []
         assert [columns_of(row).status for row in rows] == ["STALE", "FRESH", "STALE"]
         assert [row.states.history.count() for row in rows] == [1, 0, 1]
         assert [record.sequence for row in rows for record in row.states.history] == [1, 1]
         assert "not this one" in columns_of(rows[1]).error
 
-    def test_receivers_of_save_are_told(self, attempts, committer, heard):
+    def test_receivers_of_save_are_told(self, executor, committer, heard):
         chores = [Chore.objects.create() for _ in range(2)]
         saved = heard(post_save, Chore)
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         assert [(told["instance"], set(told["update_fields"])) for told in saved] == [
             (chore, {"status"}) for chore in chores
         ]
 
     @pytest.mark.parametrize("signal", [pre_transition, post_transition])
-    def test_receivers_of_moves_are_told_and_may_veto(self, signal, attempts, committer, connect, events):
+    def test_receivers_of_moves_are_told_and_may_veto(self, signal, executor, committer, connect, events):
         chores, told = [Chore.objects.create() for _ in range(3)], []
 
         def veto(instance, from_status, to_status, **kwargs):
@@ -406,7 +408,7 @@ class TestRowByRow:
             told.append((instance.pk, from_status, to_status))
 
         connect(signal, veto, Chore)
-        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert committer.commit(run(executor, lane_of(Chore))) == []
         assert [columns_of(chore).status for chore in chores] == ["DOING", "NEW", "DOING"]
         assert [chore.states.history.count() for chore in chores] == [1, 0, 1]
         row = columns_of(chores[1])
@@ -418,7 +420,7 @@ class TestRowByRow:
         assert (events.total["moved"], events.total["failed"]) == (2, 1)
 
     @really
-    def test_receivers_of_commits_are_told_once_for_each_move_that_stands(self, attempts, committer, heard, connect):
+    def test_receivers_of_commits_are_told_once_for_each_move_that_stands(self, executor, committer, heard, connect):
         chores = [Chore.objects.create() for _ in range(3)]
 
         def veto(instance, **kwargs):
@@ -427,39 +429,39 @@ class TestRowByRow:
 
         connect(post_transition, veto, Chore)
         committed = heard(transition_committed, Chore)
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         assert [told["instance"].pk for told in committed] == [chores[0].pk, chores[2].pk]
         assert [told["transition"].pk for told in committed] == [
             chores[0].states.history.get().pk,
             chores[2].states.history.get().pk,
         ]
 
-    def test_fields_of_the_audit_table_are_filled(self, attempts, committer):
+    def test_fields_of_the_audit_table_are_filled(self, executor, committer):
         noted = Noted.objects.create()
-        committer.commit(run(attempts, lane_of(Noted)))
+        committer.commit(run(executor, lane_of(Noted)))
         assert noted.states.history.get().reason == "none given"
 
-    def test_a_guard_is_asked_again_when_the_move_is_written(self, attempts, committer, monkeypatch):
+    def test_a_guard_is_asked_again_when_the_move_is_written(self, executor, committer, monkeypatch):
         """It may have been true when the handler answered and false when its outcome is written."""
         noted = Noted.objects.create()
-        verdicts = run(attempts, lane_of(Noted))
+        outcomes = run(executor, lane_of(Noted))
         monkeypatch.setattr(Noted, "is_unlocked", lambda self: False)
-        committer.commit(verdicts)
+        committer.commit(outcomes)
         row = columns_of(noted)
         assert (row.status, row.failures) == ("NEW", 1)
         assert "TransitionBlocked" in row.error
 
-    def test_other_fields_are_written_with_the_move(self, attempts, committer):
+    def test_other_fields_are_written_with_the_move(self, executor, committer):
         chore = Chore.objects.create(script={"NEW": "update"}, name="before")
-        verdicts = run(attempts, lane_of(Chore))
+        outcomes = run(executor, lane_of(Chore))
         Chore.objects.update(name="changed meanwhile")
-        committer.commit(verdicts)
+        committer.commit(outcomes)
         chore.refresh_from_db()
         assert (chore.status, chore.note, chore.name) == ("DOING", "written", "changed meanwhile")
         assert chore.states.history.get().metadata == {"attempt": 1}
         assert chore.status_lease_expires_at is None
 
-    def test_a_handler_that_makes_its_instance_another_row_moves_its_own(self, attempts, committer, monkeypatch):
+    def test_a_handler_that_makes_its_instance_another_row_moves_its_own(self, executor, committer, monkeypatch):
         """A copy is made in Django by taking the key from an instance and saving it."""
 
         def copy(self, ctx):
@@ -469,25 +471,25 @@ class TestRowByRow:
 
         chore = Chore.objects.create()
         monkeypatch.setattr(Chore, "start", copy)
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         assert list(Chore.objects.order_by("pk").values_list("status", "note")) == [("DOING", "written"), ("NEW", "")]
         assert columns_of(chore).status == "DOING"
 
     @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-    def test_rows_are_moved_where_they_were_claimed_whatever_the_router_says(self, attempts, committer, settings):
+    def test_rows_are_moved_where_they_were_claimed_whatever_the_router_says(self, executor, committer, settings):
         (lane,) = lanes_of([Chore.states._meta], using="other")
         chore = Chore.objects.using("other").create(script={"NEW": "update"})
-        verdicts = run(attempts, lane)
+        outcomes = run(executor, lane)
         settings.DATABASE_ROUTERS = [Elsewhere()]
-        committer.commit(verdicts)
+        committer.commit(outcomes)
         chore.refresh_from_db(using="other")
         assert (chore.status, chore.note) == ("DOING", "written")
         assert Chore.states.transition_model.objects.using("other").count() == 1
 
-    def test_a_delay_of_the_handler_s_choice_holds(self, attempts, committer, monkeypatch):
+    def test_a_delay_of_the_handler_s_choice_holds(self, executor, committer, monkeypatch):
         chore = Chore.objects.create()
         monkeypatch.setattr(Chore, "start", lambda self, ctx: Move("DOING", update={"note": "x"}, after=500))
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         assert seconds_until(columns_of(chore).next_at) == about(500)
 
 
@@ -502,46 +504,46 @@ class TestDeletion:
 
         return make
 
-    def test_goes_through_the_orm(self, old, lots, attempts, committer, events, heard):
+    def test_goes_through_the_orm(self, old, lots, executor, committer, events, heard):
         gone, told = heard(post_delete, Lot), heard(rows_deleted, Lot)
         rows = old(3)
-        assert committer.commit(run(attempts, lots)) == []
+        assert committer.commit(run(executor, lots)) == []
         assert not Lot.objects.exists()
         keys = [row.pk for row in rows]
         assert sorted(deleted["state"] for deleted in told) == ["SOLD"] * 3
         assert sorted(key for deleted in told for key in deleted["keys"]) == keys
         assert (len(gone), events.total["deleted"]) == (3, 3)
 
-    def test_takes_the_history_along(self, lots, attempts, committer):
+    def test_takes_the_history_along(self, lots, executor, committer):
         lot = Lot.objects.create()
         lot.states.transition_to("SOLD")
         set_clock(lot, changed_at=in_seconds(-2 * 24 * 60 * 60), next_at=in_seconds(-60))
-        committer.commit(run(attempts, lots))
+        committer.commit(run(executor, lots))
         assert not Lot.states.transition_model.objects.exists()
 
-    def test_of_a_protected_row_fails_and_harms_no_neighbour(self, old, lots, attempts, committer, events):
+    def test_of_a_protected_row_fails_and_harms_no_neighbour(self, old, lots, executor, committer, events):
         rows = old(3)
         Pin.objects.create(lot=rows[1])
-        assert committer.commit(run(attempts, lots)) == []
+        assert committer.commit(run(executor, lots)) == []
         assert list(Lot.objects.all()) == [rows[1]]
         row = columns_of(rows[1])
         assert (row.next_at, row.lease_expires_at) == (None, None)
         assert row.error.startswith("The deletion could not be written. ProtectedError: ")
         assert (events.total["deleted"], events.total["parked"]) == (2, 1)
 
-    def test_is_made_in_parts(self, old, lots, attempts, committer, monkeypatch, events):
-        monkeypatch.setitem(writing.MOST_AT_ONCE, writing.delete_together, 2)
+    def test_is_made_in_parts(self, old, lots, executor, committer, monkeypatch, events):
+        monkeypatch.setattr(Deleted, "write", replace(Deleted.write, most=2))
         old(5)
         with CaptureQueriesContext(connection) as queries:
-            committer.commit(run(attempts, lots))
+            committer.commit(run(executor, lots))
         assert (Lot.objects.count(), events.total["deleted"]) == (0, 5)
         assert sum('DELETE FROM "lab_lot" ' in query["sql"] for query in queries) == 3
 
-    def test_leaves_rows_that_somebody_moved_on(self, old, lots, attempts, committer, events):
+    def test_leaves_rows_that_somebody_moved_on(self, old, lots, executor, committer, events):
         rows = old(2)
-        verdicts = run(attempts, lots)
+        outcomes = run(executor, lots)
         rows[0].states.force_transition_to("OPEN", reason="sold by mistake")
-        committer.commit(verdicts)
+        committer.commit(outcomes)
         assert list(Lot.objects.all()) == [rows[0]]
         assert (events.total["deleted"], events.total["dropped"]) == (1, 1)
 
@@ -555,11 +557,10 @@ class TestLostAnswer:
         """Let the next call of a verb break the connection, after it was written or before."""
 
         def install(verb, written):
-            leases = lots.leases
-            real = getattr(leases, verb)
+            real = getattr(type(lots), verb)
 
             def once(*args):
-                monkeypatch.setattr(leases, verb, real)
+                monkeypatch.setattr(type(lots), verb, real)
                 if written:
                     real(*args)
                 connection.connection.close()
@@ -567,42 +568,40 @@ class TestLostAnswer:
                 error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
                 raise error
 
-            monkeypatch.setattr(leases, verb, once)
+            monkeypatch.setattr(type(lots), verb, once)
 
         yield install
         connection.close()
 
-    def commit_over(self, committer, verdicts):
+    def commit_over(self, committer, outcomes):
         with pytest.raises(ConnectionLost):
-            committer.commit(verdicts)
+            committer.commit(outcomes)
         connection.close()
-        return committer.commit([verdict for verdict in verdicts if not verdict.is_told])
+        return committer.commit([outcome for outcome in outcomes if not outcome.is_reported])
 
     # Savepoints of a test's own transaction would undo what was written before the break.
     @really
     @pytest.mark.parametrize("written", [True, False], ids=["heard", "not heard"])
     def test_of_moves_counts_them_once_and_drops_none(self, written, lots, committer, events, break_after):
         rows = [Lot.objects.create() for _ in range(3)]
-        verdicts = [verdict_of(lease, Kind.MOVED) for lease in claim(lots)]
-        break_after("move", written)
-        assert self.commit_over(committer, verdicts) == []
+        outcomes = [outcome_of(lease, Transitioned) for lease in claim(lots)]
+        break_after("enter", written)
+        assert self.commit_over(committer, outcomes) == []
         assert [columns_of(row).status for row in rows] == ["SOLD"] * 3
         assert [row.states.history.count() for row in rows] == [1, 1, 1]
         assert (events.total["moved"], events.total["dropped"], events.total["failed"]) == (3, 0, 0)
 
     @really
     @pytest.mark.parametrize("written", [True, False], ids=["heard", "not heard"])
-    @pytest.mark.parametrize(
-        ("kind", "verb"), [(Kind.WAITED, "settle"), (Kind.FAILED, "settle"), (Kind.RELEASED, "release")]
-    )
+    @pytest.mark.parametrize(("kind", "verb"), [(Waited, "stay"), (Failed, "stay"), (Released, "release")])
     def test_of_others_drops_none(self, kind, verb, written, lots, committer, events, break_after):
         lot = Lot.objects.create()
-        verdict = verdict_of(claim_one(lots), kind)
+        outcome = outcome_of(claim_one(lots), kind)
         break_after(verb, written)
-        assert self.commit_over(committer, [verdict]) == []
+        assert self.commit_over(committer, [outcome]) == []
         row = columns_of(lot)
-        assert (row.lease_expires_at, row.failures) == (None, int(kind is Kind.FAILED))
-        assert (events.total[kind], events.total["dropped"]) == (1, 0)
+        assert (row.lease_expires_at, row.failures) == (None, int(kind is Failed))
+        assert (events.total[kind.kind], events.total["dropped"]) == (1, 0)
 
     @really
     def test_that_was_only_an_error_of_a_connection_that_works_is_none(self, lots, committer, monkeypatch):
@@ -613,28 +612,28 @@ class TestLostAnswer:
             raise OperationalError("the cursor is closed") from psycopg.InterfaceError("the cursor is closed")
 
         connection.ensure_connection()
-        verdict = verdict_of(claim_one(lots), Kind.MOVED)
+        outcome = outcome_of(claim_one(lots), Transitioned)
         with monkeypatch.context() as patch:
-            patch.setattr(lots.leases, "move", fail)
-            assert committer.commit([verdict]) == []
+            patch.setattr(type(lots), "enter", fail)
+            assert committer.commit([outcome]) == []
         assert columns_of(lot).failures == 1
 
     @really
     def test_to_the_question_who_is_held_changes_nothing(self, lots, committer, events, break_after):
         rows = [Lot.objects.create() for _ in range(2)]
-        verdicts = [verdict_of(lease, Kind.MOVED) for lease in sorted(claim(lots), key=lambda lease: lease.key)]
+        outcomes = [outcome_of(lease, Transitioned) for lease in sorted(claim(lots), key=lambda lease: lease.key)]
         rows[0].states.transition_to("BID")
         break_after("held", written=False)
-        assert self.commit_over(committer, verdicts) == []
+        assert self.commit_over(committer, outcomes) == []
         assert (events.total["moved"], events.total["dropped"]) == (1, 1)
 
     @really
     def test_of_a_move_that_came_too_late_drops_it(self, lots, committer, events, break_after):
         lot = Lot.objects.create()
-        verdict = verdict_of(claim_one(lots), Kind.MOVED)
+        outcome = outcome_of(claim_one(lots), Transitioned)
         lot.states.transition_to("BID")
-        break_after("move", written=True)
-        assert self.commit_over(committer, [verdict]) == []
+        break_after("enter", written=True)
+        assert self.commit_over(committer, [outcome]) == []
         assert (events.total["moved"], events.total["dropped"]) == (0, 1)
 
     @really
@@ -642,42 +641,42 @@ class TestLostAnswer:
         for _ in range(2):
             Lot.objects.create()
         moved, waited = claim(lots)
-        verdicts = [verdict_of(moved, Kind.MOVED), verdict_of(waited, Kind.WAITED)]
-        break_after("settle", written=False)
+        outcomes = [outcome_of(moved, Transitioned), outcome_of(waited, Waited)]
+        break_after("stay", written=False)
         with pytest.raises(ConnectionLost):
-            committer.commit(verdicts)
-        assert [verdict.is_told for verdict in verdicts] == [True, False]
+            committer.commit(outcomes)
+        assert [outcome.is_reported for outcome in outcomes] == [True, False]
 
     @really
-    def test_after_a_refusal_does_not_repeat_what_was_refused(self, lots, attempts, committer, events, break_after):
+    def test_after_a_refusal_does_not_repeat_what_was_refused(self, lots, executor, committer, events, break_after):
         """The second group breaks after a row of the first was refused and failed: the refused one is done with."""
         Lot.objects.create(amount=0)
         Lot.objects.create(status="BID")
         refused, released = sorted(claim(lots), key=lambda lease: lease.key)
-        verdicts = [attempts.run(refused), verdict_of(released, Kind.RELEASED)]
+        outcomes = [executor.run(refused), outcome_of(released, Released)]
         break_after("release", written=False)
-        assert self.commit_over(committer, verdicts) == []
+        assert self.commit_over(committer, outcomes) == []
         assert (events.total["failed"], events.total["released"], events.total["dropped"]) == (1, 1, 0)
 
 
 @really
-class TestBlock:
+class TestTrackedTransaction:
     def test_knows_that_it_was_committed_whatever_is_raised_after(self):
-        block = Block("default")
+        block = TrackedTransaction("default")
         with pytest.raises(ZeroDivisionError), block:
             Lot.objects.create()
             transaction.on_commit(lambda: 1 / 0)
         assert (block.is_committed, Lot.objects.count()) == (True, 1)
 
     def test_knows_that_it_was_not(self):
-        block = Block("default")
+        block = TrackedTransaction("default")
         with pytest.raises(ZeroDivisionError), block:
             Lot.objects.create()
             1 / 0  # noqa: B018
         assert (block.is_committed, Lot.objects.count()) == (False, 0)
 
     def test_does_not_undo_in_silence_what_was_marked_for_it(self):
-        block = Block("default")
+        block = TrackedTransaction("default")
         with pytest.raises(RolledBack), block:
             Lot.objects.create()
             transaction.set_rollback(True)
@@ -685,7 +684,7 @@ class TestBlock:
 
     def test_does_not_take_its_end_for_that_of_another_within(self):
         def program():
-            block = Block("default")
+            block = TrackedTransaction("default")
             with pytest.raises(LeftOpen), block:
                 transaction.atomic().__enter__()
                 Lot.objects.create()
@@ -694,39 +693,39 @@ class TestBlock:
         assert elsewhere(program) == (False, False)
         assert Lot.objects.count() == 0
 
-    def test_that_was_committed_is_told_as_written_whatever_a_receiver_raises(
-        self, attempts, committer, events, connect, caplog
+    def test_that_was_committed_is_reported_as_written_whatever_a_receiver_raises(
+        self, executor, committer, events, connect, caplog
     ):
         def later(**kwargs):
             transaction.on_commit(lambda: 1 / 0)
 
         chore = Chore.objects.create()
         connect(post_transition, later, Chore)
-        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert committer.commit(run(executor, lane_of(Chore))) == []
         assert (columns_of(chore).status, events.total["moved"], events.total["failed"]) == ("DOING", 1, 0)
         assert "is committed, and what was to run after that raised" in caplog.text
 
-    def test_that_a_receiver_marked_for_rollback_is_a_failure(self, attempts, committer, events, connect):
+    def test_that_a_receiver_marked_for_rollback_is_a_failure(self, executor, committer, events, connect):
         def spoil(**kwargs):
             transaction.set_rollback(True)
 
         chore = Chore.objects.create()
         connect(post_transition, spoil, Chore)
-        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert committer.commit(run(executor, lane_of(Chore))) == []
         row = columns_of(chore)
         assert (row.status, row.failures, events.total["moved"]) == ("NEW", 1, 0)
 
 
 class TestMovedByItsHandler:
-    def test_is_left_alone_and_counted(self, attempts, committer, events):
+    def test_is_left_alone_and_counted(self, executor, committer, events):
         chore = Chore.objects.create(script={"NEW": "itself"})
-        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert committer.commit(run(executor, lane_of(Chore))) == []
         row = columns_of(chore)
         assert (row.status, row.lease_expires_at, chore.states.history.count()) == ("DOING", None, 1)
-        assert (events.total["settled_itself"], events.total["dropped"]) == (1, 0)
+        assert (events.total["moved"], events.total["dropped"]) == (1, 0)
 
     @pytest.mark.parametrize("caught", [True, False])
-    def test_in_a_transaction_that_was_undone_is_not_moved(self, caught, attempts, committer, events, monkeypatch):
+    def test_in_a_transaction_that_was_undone_is_not_moved(self, caught, executor, committer, events, monkeypatch):
         """The instance is ahead of the row then, as Django's are; the database knows better."""
 
         def start(self, ctx):
@@ -740,31 +739,31 @@ class TestMovedByItsHandler:
 
         monkeypatch.setattr(Chore, "start", start)
         chore = Chore.objects.create()
-        assert committer.commit(run(attempts, lane_of(Chore))) == []
+        assert committer.commit(run(executor, lane_of(Chore))) == []
         row = columns_of(chore)
         assert (row.status, row.lease_expires_at, row.crashes) == ("NEW", None, 0)
         assert seconds_until(row.next_at) == pytest.approx(63, abs=8)
         assert (row.failures, row.error) == ((0, "") if caught else (1, "ValueError: on second thought"))
         assert events.total["waited" if caught else "failed"] == 1
 
-    def test_and_then_fails_keeps_the_move(self, attempts, committer, events, monkeypatch, caplog):
+    def test_and_then_fails_keeps_the_move(self, executor, committer, events, monkeypatch, caplog):
         def start(self, ctx):
             self.states.transition_to("DOING")
             raise ValueError("too late")
 
         monkeypatch.setattr(Chore, "start", start)
         chore = Chore.objects.create()
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         assert (columns_of(chore).status, columns_of(chore).failures) == ("DOING", 0)
         assert "its handler moved it from 'NEW' and then raised. The move stands. ValueError: too late" in caplog.text
 
-    def test_and_named_another_state_keeps_the_move(self, attempts, committer, monkeypatch, caplog):
+    def test_and_named_another_state_keeps_the_move(self, executor, committer, monkeypatch, caplog):
         def start(self, ctx):
             self.states.transition_to("DOING")
             return "DONE"
 
         monkeypatch.setattr(Chore, "start", start)
         chore = Chore.objects.create()
-        committer.commit(run(attempts, lane_of(Chore)))
+        committer.commit(run(executor, lane_of(Chore)))
         assert columns_of(chore).status == "DOING"
         assert "The handler moved the row itself and returned 'DONE' as well." in caplog.text

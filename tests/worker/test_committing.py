@@ -8,13 +8,19 @@ import pytest
 from django.db import connections
 
 from lab.models import Lot, Ticking
-from statemachine_fields.worker import committing as module
-from statemachine_fields.worker.buffer import Buffer
-from statemachine_fields.worker.commit import ConnectionLost
-from statemachine_fields.worker.committing import CommitLoop, Reconnect, Ways
-from statemachine_fields.worker.connections import OwnConnections
-from statemachine_fields.worker.inflight import InFlight
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker import commit as module
+from statemachine_fields.worker.commit import CommitLoop, CommitRouter, ConnectionLost
+from statemachine_fields.worker.connections import OwnConnections, Reconnect
+from statemachine_fields.worker.inflight import Buffer, InFlight
+from statemachine_fields.worker.outcomes import (
+    Deleted,
+    Failed,
+    Parked,
+    Released,
+    Transitioned,
+    TransitionedItself,
+    Waited,
+)
 from tests.worker.rows import claim_one, columns_of, elsewhere, lane_of, lease_on, locked, not_mariadb, only_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
@@ -61,79 +67,79 @@ def run_until(loop, is_enough):
     elsewhere(program)
 
 
-class TestWays:
+class TestCommitRouter:
     @pytest.fixture
-    def ways(self, make, lots):
-        loops = [make(role) for role in ("quick", "slow", "deleting")]
-        return Ways(*loops, lanes=[lots, lane_of(Ticking)])
+    def commits(self, make, lots):
+        return CommitRouter(make, lanes=[lots, lane_of(Ticking)])
 
     @pytest.mark.parametrize(
         ("kind", "facts", "role"),
         [
-            (Kind.MOVED, {"to_status": "SOLD"}, "quick"),
-            (Kind.MOVED, {"to_status": "SOLD", "update": {"amount": 7}}, "slow"),
-            (Kind.WAITED, {}, "quick"),
-            (Kind.FAILED, {}, "quick"),
-            (Kind.RELEASED, {}, "quick"),
-            (Kind.DELETED, {}, "deleting"),
+            (Transitioned, {"to_status": "SOLD"}, "committer"),
+            (Transitioned, {"to_status": "SOLD", "update": {"amount": 7}}, "writer"),
+            (Waited, {}, "committer"),
+            (Failed, {}, "committer"),
+            (Parked, {}, "committer"),
+            (Released, {}, "committer"),
+            (TransitionedItself, {}, "committer"),
+            (Deleted, {}, "housekeeper"),
         ],
     )
-    def test_part_what_is_quick_from_what_may_take_long(self, kind, facts, role, ways, lots):
-        ways.post(Verdict(lease_on(lots), kind, **facts))
-        loops = (ways.quick, ways.slow, ways.deleting)
-        assert [loop.role for loop in loops if len(loop)] == [role]
+    def test_parts_what_is_quick_from_what_may_take_long(self, kind, facts, role, commits, lots):
+        commits.post(kind(lease_on(lots), **facts))
+        assert [loop.role for loop in commits.loops.values() if len(loop)] == [role]
 
-    def test_keep_moves_that_run_code_of_the_project_apart(self, make):
+    def test_keeps_moves_that_run_code_of_the_project_apart(self, make):
         ticking = lane_of(Ticking)
-        ways = Ways(make("quick"), make("slow"), make("deleting"), lanes=[ticking])
-        ways.post(Verdict(lease_on(ticking), Kind.MOVED, to_status="STALE"))
-        ways.post(Verdict(lease_on(ticking), Kind.WAITED))
-        assert (len(ways.slow), len(ways.quick)) == (1, 1)
+        commits = CommitRouter(make, lanes=[ticking])
+        commits.post(Transitioned(lease_on(ticking), to_status="STALE"))
+        commits.post(Waited(lease_on(ticking)))
+        assert (len(commits.loops["writer"]), len(commits.loops["committer"])) == (1, 1)
 
-    def test_ask_again_which_those_are(self, ways, lots, monkeypatch):
+    def test_asks_again_which_those_are(self, commits, lots, monkeypatch):
         monkeypatch.setattr(module, "needs_each_row", lambda bound: True)
-        ways.tick()
-        ways.post(Verdict(lease_on(lots), Kind.MOVED, to_status="SOLD"))
-        assert len(ways.slow) == 0
-        ways._asked_at -= module.ASK_AGAIN_AFTER + 1
-        ways.tick()
-        ways.post(Verdict(lease_on(lots), Kind.MOVED, to_status="SOLD"))
-        assert len(ways.slow) == 1
+        commits.tick()
+        commits.post(Transitioned(lease_on(lots), to_status="SOLD"))
+        assert len(commits.loops["writer"]) == 0
+        commits._asked_at -= module.ASK_AGAIN_AFTER + 1
+        commits.tick()
+        commits.post(Transitioned(lease_on(lots), to_status="SOLD"))
+        assert len(commits.loops["writer"]) == 1
 
 
 @only_postgresql
 class TestLoop:
     @pytest.fixture
-    def verdict(self, lots, inflight):
+    def outcome(self, lots, inflight):
         Lot.objects.create()
         lease = claim_one(lots)
         inflight.took([lease])
-        return Verdict(lease, Kind.MOVED, to_status="SOLD")
+        return Transitioned(lease, to_status="SOLD")
 
-    def test_writes_and_lets_go(self, loop, verdict, inflight):
-        told = []
-        loop.on_written = told.extend
-        loop.outbox.add(verdict)
+    def test_writes_and_lets_go(self, loop, outcome, inflight):
+        written = []
+        loop.on_written = written.extend
+        loop.outbox.add(outcome)
         run_until(loop, lambda: not inflight.held)
-        assert (columns_of(verdict.lease.instance).status, told) == ("SOLD", [verdict])
+        assert (columns_of(outcome.lease.instance).status, written) == ("SOLD", [outcome])
 
-    def test_tries_again_what_is_locked_and_keeps_it_in_hand_until_then(self, loop, verdict, inflight):
-        lock = locked(verdict.lease.instance)
+    def test_tries_again_what_is_locked_and_keeps_it_in_hand_until_then(self, loop, outcome, inflight):
+        lock = locked(outcome.lease.instance)
         lock.__enter__()
         held = []
 
         def is_enough():
-            if verdict.tries == 1 and not held:
+            if outcome.tries == 1 and not held:
                 held.append(set(inflight.held))
                 lock.__exit__(None, None, None)
             return not inflight.held
 
-        loop.outbox.add(verdict)
+        loop.outbox.add(outcome)
         run_until(loop, is_enough)
-        assert held == [{verdict.lease}]
-        assert (columns_of(verdict.lease.instance).status, len(loop)) == ("SOLD", 0)
+        assert held == [{outcome.lease}]
+        assert (columns_of(outcome.lease.instance).status, len(loop)) == ("SOLD", 0)
 
-    def test_sends_again_what_was_not_answered(self, loop, verdict, inflight, committer, monkeypatch, caplog):
+    def test_sends_again_what_was_not_answered(self, loop, outcome, inflight, committer, monkeypatch, caplog):
         real, calls = committer.write_group, []
 
         def break_once(*args):
@@ -143,14 +149,14 @@ class TestLoop:
             return real(*args)
 
         monkeypatch.setattr(committer, "write_group", break_once)
-        loop.outbox.add(verdict)
+        loop.outbox.add(outcome)
         with caplog.at_level("INFO"):
             run_until(loop, lambda: not inflight.held)
-        assert columns_of(verdict.lease.instance).status == "SOLD"
+        assert columns_of(outcome.lease.instance).status == "SOLD"
         assert "The committer has no database and tries again (default)" in caplog.text
         assert "The committer has its database again (default)." in caplog.text
 
-    def test_does_not_ask_a_database_that_is_away_for_every_row(self, loop, verdict, committer, monkeypatch):
+    def test_does_not_ask_a_database_that_is_away_for_every_row(self, loop, outcome, committer, monkeypatch):
         calls = []
 
         def away(*args):
@@ -158,18 +164,18 @@ class TestLoop:
             raise ConnectionLost("away")
 
         monkeypatch.setattr(committer, "write_group", away)
-        loop.outbox.add(verdict)
+        loop.outbox.add(outcome)
         ends = time.monotonic() + 0.5
         run_until(loop, lambda: time.monotonic() > ends)
         assert 1 < len(calls) < 8
         assert len(loop) == 1
 
-    def test_waits_but_a_moment_when_the_process_ends(self, loop, verdict):
-        verdict.again_at = time.monotonic() + 60
-        loop._later = [verdict]
+    def test_waits_but_a_moment_when_the_process_ends(self, loop, outcome):
+        outcome.again_at = time.monotonic() + 60
+        loop._later = [outcome]
         assert loop._due_again() == []
         loop.is_ending = True
-        assert loop._due_again() == [verdict]
+        assert loop._due_again() == [outcome]
 
 
 class TestReconnect:

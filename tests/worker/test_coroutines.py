@@ -12,9 +12,9 @@ from django.db import connections, transaction
 
 from lab.models import Ping
 from statemachine_fields.worker import coroutines as module
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.coroutines import CoroutineExecutor, CoroutineThreads, EventLoop
-from statemachine_fields.worker.outcomes import Kind
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.outcomes import Failed, Transitioned
 from tests.worker.rows import lane_of, lease_on, not_mariadb
 
 pytestmark = not_mariadb
@@ -168,14 +168,14 @@ class Loop:
     """An event loop in a thread of its own, and what became of the rows it was given."""
 
     def __init__(self, threads=2):
-        self.loop = EventLoop(Attempts(max_crashes=5), most=10, threads=threads)
+        self.loop = EventLoop(HandlerExecutor(max_crashes=5), most=10, threads=threads)
         threading.Thread(target=self.loop.run, daemon=True).start()
 
     def run(self, *leases):
-        verdicts, done = {}, threading.Semaphore(0)
+        outcomes, done = {}, threading.Semaphore(0)
 
-        def finish(lease, verdict):
-            verdicts[lease] = verdict
+        def finish(lease, outcome):
+            outcomes[lease] = outcome
             done.release()
 
         for lease in leases:
@@ -183,7 +183,7 @@ class Loop:
             self.loop.start(lease, finish)
         for _ in leases:
             assert done.acquire(timeout=10)
-        return [verdicts[lease] for lease in leases]
+        return [outcomes[lease] for lease in leases]
 
 
 @pytest.fixture
@@ -214,8 +214,8 @@ class TestEventLoop:
             await events[3 - ping.pk].wait()
 
         answer(monkeypatch, meet)
-        verdicts = loop.run(lease_on(pings, 1), lease_on(pings, 2))
-        assert [verdict.kind for verdict in verdicts] == [Kind.MOVED, Kind.MOVED]
+        outcomes = loop.run(lease_on(pings, 1), lease_on(pings, 2))
+        assert [type(outcome) for outcome in outcomes] == [Transitioned, Transitioned]
 
     def test_gives_each_coroutine_a_thread_of_its_own_for_the_orm(self, loop, pings, monkeypatch):
         threads, both = {}, asyncio.Event()
@@ -260,8 +260,8 @@ class TestEventLoop:
 
         answer(monkeypatch, harm)
         for key in range(2):
-            (verdict,) = loop.run(lease_on(pings, key))
-            assert verdict.kind is Kind.MOVED
+            (outcome,) = loop.run(lease_on(pings, key))
+            assert type(outcome) is Transitioned
 
     def test_makes_room_again_whatever_became_of_a_handler(self, loop, pings, monkeypatch):
         async def fail(ping):
@@ -269,11 +269,11 @@ class TestEventLoop:
 
         answer(monkeypatch, fail)
         for _ in range(3):
-            verdicts = loop.run(*[lease_on(pings, key) for key in range(10)])
-            assert {verdict.kind for verdict in verdicts} == {Kind.FAILED}
+            outcomes = loop.run(*[lease_on(pings, key) for key in range(10)])
+            assert {type(outcome) for outcome in outcomes} == {Failed}
         assert loop.loop.tasks == {}
 
-    def test_a_handler_that_is_cancelled_because_its_time_is_up_has_no_verdict(self, loop, pings, monkeypatch):
+    def test_a_handler_that_is_cancelled_because_its_time_is_up_has_no_outcome(self, loop, pings, monkeypatch):
         started = threading.Event()
 
         async def hang(ping):

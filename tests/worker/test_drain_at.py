@@ -19,7 +19,7 @@ from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.signals import post_transition, pre_transition
 from statemachine_fields.testing import assert_history, assert_state, drain
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 
 pytestmark = pytest.mark.django_db
 

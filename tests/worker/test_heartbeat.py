@@ -8,10 +8,9 @@ import pytest
 from django.db import DatabaseError
 
 from lab.models import Chore, Lot
-from statemachine_fields.worker.buffer import Buffer
 from statemachine_fields.worker.connections import OwnConnections
 from statemachine_fields.worker.heartbeat import Heartbeat
-from statemachine_fields.worker.inflight import InFlight
+from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.lease import now
 from tests.worker.rows import about, claim, columns_of, elsewhere, lane_of, not_mariadb, only_postgresql, seconds_until
 
@@ -54,14 +53,14 @@ def is_extended(lease):
 
 def refuse(monkeypatch, lots, keys):
     """Let no lease of these rows be extended."""
-    real = lots.leases.beat
+    real = type(lots).beat
 
-    def beat(connection, table, asked, *args):
+    def beat(lane, asked, *args):
         if not keys.isdisjoint(asked):
             raise DatabaseError("a trigger")
-        return real(connection, table, asked, *args)
+        return real(lane, asked, *args)
 
-    monkeypatch.setattr(lots.leases, "beat", beat)
+    monkeypatch.setattr(type(lots), "beat", beat)
 
 
 @only_postgresql

@@ -6,8 +6,7 @@ import pytest
 
 from lab.models import Chore, Lot, Ping
 from statemachine_fields.worker import inflight as module
-from statemachine_fields.worker.buffer import Buffer
-from statemachine_fields.worker.inflight import InFlight
+from statemachine_fields.worker.inflight import Buffer, InFlight
 from tests.worker.rows import Clock, lane_of, lease_on
 
 

@@ -9,13 +9,12 @@ import uuid
 import pytest
 
 from lab.models import Chore, Crate
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import row_fields
 from statemachine_fields.worker.management.commands.statemachine_worker import JsonFormatter
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.outcomes import Events, Failed, Transitioned, Waited
 from tests.worker.rows import claim_one, lane_of, lease_on
 
 pytestmark = pytest.mark.django_db
@@ -39,12 +38,12 @@ def events():
 
 @pytest.fixture
 def committer(events):
-    return Committer(Attempts(max_crashes=5), events)
+    return Committer(HandlerExecutor(max_crashes=5), events)
 
 
 def test_a_failure(committer, caplog):
     chore = Chore.objects.create(script={"NEW": "raise"}, name="this")
-    committer.commit([committer.attempts.run(claim_one(lane_of(Chore)))])
+    committer.commit([committer.executor.run(claim_one(lane_of(Chore)))])
     (record,) = caplog.records
     said = fields(record)
     assert 60 <= said.pop("retry_seconds") <= 66
@@ -56,20 +55,20 @@ def test_a_failure_for_good(committer, caplog):
     chore = Chore.objects.create(script={"NEW": "raise"}, name="this")
     lease = claim_one(lane_of(Chore))
     lease.failures = 2
-    committer.commit([committer.attempts.run(lease)])
+    committer.commit([committer.executor.run(lease)])
     error = "ValueError: no luck with this"
     assert fields(caplog.records[0]) == of_row(chore, attempt=3, outcome="moved", to_state="FAILED", error=error)
 
 
 def test_an_outcome_that_comes_too_late(events, caplog):
     chore = Chore.objects.create()
-    events.dropped(Verdict(lease_on(lane_of(Chore), key=chore.pk), Kind.MOVED, to_status="DOING"))
+    events.dropped(Transitioned(lease_on(lane_of(Chore), key=chore.pk), to_status="DOING"))
     assert fields(caplog.records[0]) == of_row(chore, attempt=1, outcome="dropped", to_state="DOING")
 
 
 def test_a_row_that_is_set_aside(events, caplog):
     chore = Chore.objects.create()
-    events.set_aside(Verdict(lease_on(lane_of(Chore), key=chore.pk), Kind.WAITED), "It is locked.")
+    events.deferred(Waited(lease_on(lane_of(Chore), key=chore.pk)), "It is locked.")
     assert fields(caplog.records[0]) == of_row(chore, attempt=1, outcome="waited", error="It is locked.")
 
 
@@ -93,11 +92,10 @@ def test_rows_whose_worker_died_are_one_line_and_a_count(caplog):
 def test_a_thousand_failures_of_one_cause_are_one_traceback(committer, events, caplog):
     lane = lane_of(Chore)
     error = ValueError("no luck")
-    verdicts = [
-        Verdict(lease_on(lane, key=key), Kind.FAILED, delay=60, failures=1, error="no luck", exception=error)
-        for key in range(1000)
+    outcomes = [
+        Failed(lease_on(lane, key=key), delay=60, failures=1, error="no luck", exception=error) for key in range(1000)
     ]
-    events.written(verdicts)
+    events.committed(outcomes)
     events.digest.flush(everything=True)
     first, rest = caplog.records
     assert (first.exc_info is not None, rest.exc_info is not None) == (True, False)

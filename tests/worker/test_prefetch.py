@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statemachine_fields.worker import prefetch as module
-from statemachine_fields.worker.prefetch import MOST_SUSPECTS, TOO_LATE, TOO_SOON, Prefetch
+from statemachine_fields.worker import claiming as module
+from statemachine_fields.worker.claiming import MOST_SUSPECTS, TOO_LATE, TOO_SOON, Prefetch
 from tests.worker.rows import Clock
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lab.models import Chore
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.process import Orders, _Line
+from statemachine_fields.worker.process import Orders, SupervisorLink
 from statemachine_fields.worker.runner import Runner
 from tests.worker.rows import lane_of, lease_on
 
@@ -36,8 +36,8 @@ class TestStop:
     def test_waits_for_handlers_as_long_as_it_may_and_gives_back_the_rest(self, runner, running):
         runner.stop()
         assert running.is_stopped
-        (verdict,) = runner.ways.quick.outbox.take(0.0)
-        assert (verdict.lease, verdict.kind) == (running, "released")
+        (outcome,) = runner.commits.loops["committer"].outbox.take(0.0)
+        assert (outcome.lease, outcome.kind) == (running, "released")
 
     def test_of_a_process_that_is_being_replaced_waits_for_as_long_as_they_take(self, runner, running):
         ends = time.monotonic() + 0.3
@@ -61,7 +61,7 @@ class TestStop:
         runner.inflight.buffer.put(lane, leases)
         leases[1].is_lost = True
         runner.stop()
-        assert [verdict.lease for verdict in runner.ways.quick.outbox.take(0.0)] == leases[:1]
+        assert [outcome.lease for outcome in runner.commits.loops["committer"].outbox.take(0.0)] == leases[:1]
 
     def test_waits_for_the_claimer_which_may_have_a_claim_under_way(self, runner):
         runner.claiming.ended.clear()
@@ -91,7 +91,7 @@ class TestLine:
         theirs_to_hear, ours_to_tell = multiprocessing.Pipe(duplex=False)
 
         def make(supervisor, orders=None):
-            return _Line(theirs, theirs_to_hear, supervisor, runner, orders or Orders())
+            return SupervisorLink(theirs, theirs_to_hear, supervisor, runner, orders or Orders())
 
         make.heard, make.tell = ours, ours_to_tell
         yield make
@@ -100,8 +100,8 @@ class TestLine:
 
     def test_a_process_knows_its_supervisor_by_what_it_was_told_before_the_fork(self, line):
         """One whose supervisor died while it started has another parent from the first moment."""
-        assert line(os.getppid()).tell()
-        assert not line(os.getppid() + 100_000).tell()
+        assert line(os.getppid()).report()
+        assert not line(os.getppid() + 100_000).report()
 
     @pytest.mark.parametrize("when", ["at the start", "later"])
     def test_what_runs_in_the_process_before_it_counts_against_queues(self, when, line, runner):
@@ -109,17 +109,17 @@ class TestLine:
         mouth = line(os.getppid(), orders if when == "at the start" else None)
         if when == "later":
             line.tell.send(orders)
-            mouth.tell()
+            mouth.report()
         assert runner.inflight.buffer._is_full("chores")
 
     def test_an_order_to_hurry_is_heard(self, line):
         mouth = line(os.getppid())
         line.tell.send(Orders(hurry=True))
-        mouth.tell()
+        mouth.report()
         assert mouth.orders.hurry
 
     def test_the_last_report_says_that_it_is_the_last(self, line):
-        line(os.getppid()).say_last("2 of lab.Chore.states")
+        line(os.getppid()).report_last("2 of lab.Chore.states")
         report = line.heard.recv()
         assert (report.owner, report.ended, report.left) == ("me:1", True, "2 of lab.Chore.states")
 
@@ -127,4 +127,4 @@ class TestLine:
         runner.events.total["moved"] = 1
         mouth = line(os.getppid())
         for _ in range(2000):
-            assert mouth.tell()
+            assert mouth.report()

@@ -19,7 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from lab.models import ByWorker, Chore, Payment, Ping, Run, Ticking
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.management.commands.statemachine_worker import Command, pool_size, room_in_pools
 from statemachine_fields.worker.models import RunStatistics
 from tests import database_url

@@ -11,7 +11,7 @@ from django.db import connection
 
 from statemachine_fields.worker import supervisor as module
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.process import Orders, Report
+from statemachine_fields.worker.process import Orders, ProcessReport
 from statemachine_fields.worker.supervisor import MOST_LINGERING, SILENCE, Child, Supervisor
 
 
@@ -75,7 +75,7 @@ def child(supervisor, *reports, code=None, slot=0, age=100.0, **facts):
 class TestEnd:
     @pytest.mark.parametrize("code", [0, 1, 70, -9])
     def test_that_a_process_has_not_told_of_is_a_death_whatever_its_exit_code(self, code, supervisor, caplog):
-        child(supervisor, Report("host:1"), code=code)
+        child(supervisor, ProcessReport("host:1"), code=code)
         supervisor._reap()
         (start,) = supervisor.starts
         assert start.predecessor == "host:1"
@@ -83,7 +83,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("code", [0, 1, 70])
     def test_that_it_has_told_of_is_none_whatever_its_exit_code(self, code, supervisor, caplog):
-        child(supervisor, Report("host:1", ended=True), code=code)
+        child(supervisor, ProcessReport("host:1", ended=True), code=code)
         supervisor._reap()
         (start,) = supervisor.starts
         assert (start.predecessor, supervisor.deaths) == (None, 0)
@@ -91,13 +91,13 @@ class TestEnd:
 
     def test_with_leases_left_is_told_to_who_started_the_worker(self, supervisor):
         supervisor.is_stopping = True
-        child(supervisor, Report("host:1", ended=True, left="2 of lab.Chore.states"), code=0)
+        child(supervisor, ProcessReport("host:1", ended=True, left="2 of lab.Chore.states"), code=0)
         supervisor._reap()
         assert (supervisor.exit_code, supervisor.starts) == (1, [])
 
     def test_without_a_word_while_the_worker_stops_leaves_leases(self, supervisor):
         supervisor.is_stopping = True
-        child(supervisor, Report("host:1"), code=0)
+        child(supervisor, ProcessReport("host:1"), code=0)
         supervisor._reap()
         assert (supervisor.exit_code, supervisor.starts) == (1, [])
 
@@ -116,38 +116,38 @@ class TestEnd:
         assert waits[1:] == [pytest.approx(wait, abs=0.5) for wait in (2.0, 4.0, 8.0)]
 
     def test_of_what_was_counted_is_kept(self, supervisor):
-        child(supervisor, Report("host:1", total={"moved": 5}, ended=True), code=0)
+        child(supervisor, ProcessReport("host:1", total={"moved": 5}, ended=True), code=0)
         supervisor._reap()
         assert supervisor.gone["moved"] == 5
 
 
 class TestReplacement:
     def test_is_started_once_while_the_old_one_finishes(self, supervisor):
-        old = child(supervisor, Report("host:1", recycling=True), Report("host:1", recycling=True))
+        old = child(supervisor, ProcessReport("host:1", recycling=True), ProcessReport("host:1", recycling=True))
         supervisor._hear(old)
         assert (len(supervisor.starts), old.is_replaced) == (1, True)
         supervisor.starts.clear()
         old.process.exitcode = 0
-        old.pipe.messages.append(Report("host:1", recycling=True, ended=True))
+        old.pipe.messages.append(ProcessReport("host:1", recycling=True, ended=True))
         supervisor._reap()
         assert supervisor.starts == []
 
     def test_is_none_while_the_worker_stops(self, supervisor):
         supervisor.is_stopping = True
-        supervisor._hear(child(supervisor, Report("host:1", recycling=True)))
+        supervisor._hear(child(supervisor, ProcessReport("host:1", recycling=True)))
         assert supervisor.starts == []
 
     def test_knows_what_still_runs_in_the_old_one(self, supervisor):
         for running in ({"chores": 2}, {"chores": 1, "network": 1}):
-            child(supervisor, report=Report("host:1", running=running, recycling=True), is_replaced=True)
-        child(supervisor, report=Report("host:9", running={"chores": 50}), is_replaced=True, slot=1)
-        new = child(supervisor, report=Report("host:2", running={"chores": 7}))
+            child(supervisor, report=ProcessReport("host:1", running=running, recycling=True), is_replaced=True)
+        child(supervisor, report=ProcessReport("host:9", running={"chores": 50}), is_replaced=True, slot=1)
+        new = child(supervisor, report=ProcessReport("host:2", running={"chores": 7}))
         supervisor._give_orders()
         supervisor._give_orders()
         assert new.orders_pipe.said == [Orders({"chores": 3, "network": 1})]
 
     def test_learns_when_nothing_runs_there_any_more(self, supervisor):
-        old = child(supervisor, report=Report("host:1", running={"chores": 2}), is_replaced=True)
+        old = child(supervisor, report=ProcessReport("host:1", running={"chores": 2}), is_replaced=True)
         new = child(supervisor)
         supervisor._give_orders()
         supervisor.children.remove(old)
@@ -193,7 +193,7 @@ class TestStart:
 
     def test_tells_a_process_whose_it_is_and_what_runs_elsewhere(self, started):
         supervisor, calls = started
-        child(supervisor, report=Report("host:1", running={"chores": 2}), is_replaced=True)
+        child(supervisor, report=ProcessReport("host:1", running={"chores": 2}), is_replaced=True)
         supervisor._start(module.Start(0.0, 0, "host:0"))
         closed, (_options, _pipe, _orders_pipe, parent, predecessor, is_first, orders) = calls
         assert (closed, parent, predecessor, is_first) == ("closed", os.getpid(), "host:0", False)

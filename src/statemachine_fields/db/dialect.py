@@ -244,3 +244,8 @@ def is_connection_error(error: BaseException) -> bool:
 def is_scarcity(error: BaseException) -> bool:
     """Say whether the server is there and cannot work: out of disk, memory or connections, or read-only."""
     return (sqlstate(error) or "").startswith(("53", "25006"))
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Say whether a statement was ended because it took too long, or because somebody wanted it ended."""
+    return sqlstate(error) == "57014"

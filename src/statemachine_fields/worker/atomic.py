@@ -1,75 +1,128 @@
-"""Handlers that share one transaction with their outcome: what they write in the database happens exactly once."""
+"""Transactions of which it is known afterwards whether they were committed; and handlers that share one with their outcome:
+what they write in the database happens exactly once."""
 
 from __future__ import annotations
 
+from types import TracebackType
+from typing import Self
+
+from django.db import connections, transaction
+
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.exceptions import LeaseLost
-from statemachine_fields.worker.attempt import Attempts
-from statemachine_fields.worker.blocks import Block
-from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.connections import discard
+from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Kind, Verdict
-from statemachine_fields.worker.writing import NotWritten, is_conflict, leave_alone, write_now
-
-_MOVES = (Kind.MOVED, Kind.SETTLED_ITSELF)
+from statemachine_fields.worker.outcomes import Dropped, Events, Released, RowOutcome, TransitionedItself, Waited
+from statemachine_fields.worker.writing import NotWritten, confirm, is_conflict, lock, write_now
 
 
-def run_atomic(attempts: Attempts, events: Events, lease: Lease) -> Verdict | None:
+class RolledBack(Exception):
+    """A transaction was undone by code that took part in it, and said nothing."""
+
+    def __str__(self) -> str:
+        return "Code that took part in the transaction marked it for rollback, so nothing was written."
+
+
+class LeftOpen(Exception):
+    """A transaction was begun within another, and not ended."""
+
+    def __str__(self) -> str:
+        return "The handler began a transaction and did not end it, so nothing was written."
+
+
+class TrackedTransaction:
+    """A transaction that knows afterwards whether it was committed, whatever was raised on the way out."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.is_committed = False
+        self._atomic = transaction.atomic(using=using)
+
+    def __enter__(self) -> Self:
+        connection = connections[self.using]
+        if not connection.in_atomic_block and not connection.get_autocommit():
+            connection.rollback()
+            connection.set_autocommit(True)  # else Django would leave the end of it to us
+        self._atomic.__enter__()
+        transaction.on_commit(self._note, using=self.using)  # the first of all that are to run then
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        connection = connections[self.using]
+        if connection.atomic_blocks[-1:] != [self._atomic]:  # Django would take the end of ours for the end of that
+            discard(connection)
+            if kind is None:
+                raise LeftOpen
+            return
+        if kind is None and connection.needs_rollback:  # Django would undo it in silence
+            rolled_back = RolledBack()
+            self._atomic.__exit__(RolledBack, rolled_back, None)
+            raise rolled_back
+        self._atomic.__exit__(kind, error, traceback)
+
+    def _note(self) -> None:
+        self.is_committed = True
+
+
+def run_atomic(executor: HandlerExecutor, events: Events, lease: Lease) -> RowOutcome | None:
     """Lock the row, run its handler and write the outcome, all or nothing.
 
     Returns what is left to be done: nothing if the transaction stands, else what the try has come to. While the row is
     locked nobody can claim it, so its lease need not be extended.
     """
-    verdict: Verdict | None = None
-    block = Block(lease.lane.using)
+    outcome: RowOutcome | None = None
+    tracked = TrackedTransaction(lease.lane.using)
     try:
-        verdict = attempts.without_handler(lease)
-        if verdict is not None:
-            return verdict
+        outcome = executor.without_handler(lease)
+        if outcome is not None:
+            return outcome
         lease.connection = lease.lane.connection
-        with block:
-            verdict = _run_and_write(attempts, lease)
+        with tracked:
+            outcome = _run_and_write(executor, lease)
     except LeaseLost:
         # Either it is gone, which the committer will find out, or somebody has the row locked at this moment.
-        return Verdict(lease, Kind.RELEASED)
+        return Released(lease)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-        if not block.is_committed or verdict is None:
-            if verdict is not None and verdict.kind in _MOVES and is_connection_error(error):
+        if not tracked.is_committed or outcome is None:
+            if outcome is not None and outcome.is_recorded and is_connection_error(error):
                 # It may be the answer to COMMIT that was lost. The record tells.
-                return Verdict(lease, Kind.SETTLED_ITSELF, exception=error)
-            judge = attempts.judge_conflict if is_conflict(lease.lane, error) else attempts.judge_error
+                return TransitionedItself(lease, exception=error)
+            judge = executor.judge_conflict if is_conflict(lease.lane, error) else executor.judge_error
             return judge(lease, error)
-        _tell(events, verdict)
-        events.raised_after_commit(verdict, error)
+        _report(events, outcome)
+        events.raised_after_commit(outcome, error)
         return None
     finally:
         lease.connection = None
-    _tell(events, verdict)
+    _report(events, outcome)
     return None
 
 
-def _tell(events: Events, verdict: Verdict) -> None:
-    if verdict.kind is Kind.DROPPED:
-        events.dropped(verdict)
+def _report(events: Events, outcome: RowOutcome) -> None:
+    if isinstance(outcome, Dropped):
+        events.dropped(outcome)
     else:
-        events.written([verdict])
+        events.committed([outcome])
 
 
-def _run_and_write(attempts: Attempts, lease: Lease) -> Verdict:
+def _run_and_write(executor: HandlerExecutor, lease: Lease) -> RowOutcome:
     lane = lease.lane
-    if not lane.lock(lease.key, lease.token):
+    if not lock(lease):
         raise LeaseLost(lease.label, lease.token)
-    method, arguments = attempts.begin(lease)
-    verdict = attempts.judge(lease, method(*arguments))
-    written = write_now(verdict)
-    if not written and verdict.kind is Kind.SETTLED_ITSELF:  # in a transaction within ours that was undone
-        verdict = attempts.not_moved(verdict)
-        written = write_now(verdict)
+    method, arguments = executor.begin(lease)
+    outcome = executor.judge(lease, method(*arguments))
+    written = write_now(outcome)
+    if not written and outcome.is_hearsay:  # in a transaction within ours that was undone
+        outcome = executor.not_moved(outcome)
+        written = write_now(outcome)
     if written:
-        return verdict
-    if lane.lock(lease.key, lease.token):
+        return outcome
+    if lock(lease):
         raise NotWritten
-    if verdict.kind is not Kind.WAITED:
-        raise TypeError(f"The handler moved the row itself, and its answer, a {verdict.words}, comes too late.")
-    moved = Verdict(lease, Kind.SETTLED_ITSELF)  # by way of another instance, if it is not deleted or released
-    return moved if lease.key in leave_alone(lane, [moved]) else Verdict(lease, Kind.DROPPED)
+    if not isinstance(outcome, Waited):
+        raise TypeError(f"The handler moved the row itself, and its answer, a {outcome}, comes too late.")
+    moved = TransitionedItself(lease)  # by way of another instance, if it is not deleted or released
+    return moved if lease.key in confirm(lane, [moved]) else Dropped(lease)

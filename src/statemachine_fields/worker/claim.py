@@ -1,34 +1,55 @@
-"""Take a batch of due rows and load them."""
+"""Claim a batch of due rows and load them. What cannot be claimed is set aside, and its neighbours go on."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from django.db import DatabaseError
 from django.db.models.base import ModelState
 
 from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import is_connection_error
+from statemachine_fields.db.own import Limits
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
 from statemachine_fields.signals import lease_recovered, leases_claimed
-from statemachine_fields.worker.digest import Digest
-from statemachine_fields.worker.events import send
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease, now
+from statemachine_fields.worker.connections import Backoff
+from statemachine_fields.worker.digest import Digest, cause_of
+from statemachine_fields.worker.executor import described
+from statemachine_fields.worker.lease import Lane, Lease, now, row_fields, shown
+from statemachine_fields.worker.outcomes import send
+from statemachine_fields.worker.writing import is_in_the_way, is_lost_statement
 
 logger = logging.getLogger("statemachine_fields.worker")
+
+
+#: How many rows are set aside by themselves. If there are more, those that were set aside first are tried again.
+MOST_ASIDE = 1000
 
 
 class Claimer:
     """Claims on behalf of one worker process."""
 
-    def __init__(self, owner: str, lease_seconds: float, digest: Digest | None = None) -> None:
+    def __init__(
+        self,
+        owner: str,
+        lease_seconds: float,
+        digest: Digest | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
         self.owner = owner
         self.lease_seconds = lease_seconds
         self.digest = digest or Digest(logger)
+        self.stopping = stopping or threading.Event()
+        #: Rows that cannot be claimed, and when to try again.
+        self.aside: defaultdict[Lane, dict[Any, Backoff]] = defaultdict(dict)
 
     def claim(self, lane: Lane, limit: int, *, suspects: bool = False) -> list[Lease]:
         """Lease up to so many due rows, in one statement, the most urgent first.
@@ -63,7 +84,7 @@ class Claimer:
         leases = self._load(lane, rows, asked_at + self.lease_seconds)
         if lane.bound.keeps_history:
             self._begin(lane, [lease for lease in leases if not lease.sequence])
-        self._tell(lane, leases)
+        self._report(lane, leases)
         return leases
 
     def _begin(self, lane: Lane, leases: list[Lease]) -> None:
@@ -78,6 +99,79 @@ class Claimer:
     def recover(self, lane: Lane, left: Left) -> Recovered:
         """Take back rows that were left behind."""
         return lane.recover(left)
+
+    def take_around(self, lane: Lane, limit: int, *, crashes: int = 0) -> Iterator[list[Lease]]:
+        """Lease rows, all at once if that is possible, and without those that cannot be claimed. Each part is to be handed on
+        before the next is asked for, which may raise."""
+        wanted = self.wanted(lane, limit, crashes=crashes, aside=tuple(self.aside[lane]))
+        try:
+            yield self.take(lane, wanted)
+        except DatabaseError as error:
+            if is_lost_statement(lane, error) or is_connection_error(error):
+                raise
+            yield from self._isolate(lane, wanted, error)
+
+    def _isolate(self, lane: Lane, wanted: Wanted, error: BaseException) -> Iterator[list[Lease]]:
+        """Claim in smaller and smaller parts what cannot be claimed together, and set aside the rows that cannot be claimed
+        alone. It ends after a while: the rest is for the next time."""
+        keys = lane.candidates(wanted)
+        parts = deque([keys[: len(keys) // 2], keys[len(keys) // 2 :]] if len(keys) > 1 else [keys])
+        until = time.monotonic() + Limits.of_lease(self.lease_seconds).statement
+        has_some = False
+        bad: list[tuple[Any, BaseException]] = []
+        while parts and time.monotonic() < until and not self.stopping.is_set():
+            part = parts.popleft()
+            if not part:
+                continue
+            try:
+                leases = self.take(lane, replace(wanted, keys=part, aside=()))
+            except DatabaseError as problem:
+                if is_connection_error(problem):
+                    raise
+                if len(part) > 1:
+                    parts.extendleft([part[len(part) // 2 :], part[: len(part) // 2]])
+                else:
+                    bad.append((part[0], problem))
+            else:
+                has_some = has_some or bool(leases)
+                yield leases
+        if not has_some and (not bad or (len(keys) > 1 and all(is_in_the_way(lane, cause) for _key, cause in bad))):
+            raise error  # it is not for some rows that nothing can be claimed
+        for key, cause in bad:
+            self._set_aside(lane, key, cause)
+
+    def _set_aside(self, lane: Lane, key: Any, error: BaseException) -> None:
+        aside = self.aside[lane]
+        backoff = aside.setdefault(key, Backoff(most=self.lease_seconds, first=1.0))
+        backoff.failed()
+        if len(aside) > MOST_ASIDE:
+            del aside[next(iter(aside))]
+        self.digest.log(
+            ("aside", str(lane), cause_of(error)),
+            logging.WARNING,
+            "%s pk=%s cannot be claimed and is set aside, to be tried again later: %s",
+            lane.bound.model._meta.label,
+            shown(key),
+            described(error).strip(),
+            fields=row_fields(lane, key) | {"error": described(error)},
+        )
+
+    def take_aside(self, lane: Lane) -> Iterator[list[Lease]]:
+        """Try rows again that were set aside, each by itself."""
+        for key, backoff in list(self.aside[lane].items()):
+            if self.stopping.is_set():
+                return
+            if not backoff.is_over:
+                continue
+            try:
+                leases = self.take(lane, replace(self.wanted(lane, 1), keys=[key]))
+            except DatabaseError as error:
+                if is_connection_error(error):
+                    raise
+                self._set_aside(lane, key, error)
+            else:
+                yield leases
+                self.aside[lane].pop(key, None)
 
     def _load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
         names, attnames = lane.bound.names, [field.attname for field in lane.fields]
@@ -165,7 +259,7 @@ class Claimer:
             found |= all_rows(model, lane.using).in_bulk([key for key in keys if key not in found])
         return [found.get(key) or LookupError("The row vanished while it was loaded.") for key in keys]
 
-    def _tell(self, lane: Lane, leases: list[Lease]) -> None:
+    def _report(self, lane: Lane, leases: list[Lease]) -> None:
         sender, machine = lane.bound.model, lane.bound.face
         if is_heard(leases_claimed, sender):
             keys = [lease.key for lease in leases]

@@ -1,7 +1,9 @@
 """The thread of a process that claims: it keeps a little work ahead, lane by lane, on a connection of its own.
 
-What cannot be claimed is set aside, and all else goes on: a row that the database will not let be written, a machine whose
-table is locked or missing, a database that is away.
+It claims enough that no thread waits, and no more than can soon be run: what is claimed is taken from other workers and has to be
+run again if this one dies, so no row is claimed that would wait for more than a moment. Rows that a worker may have died of are
+claimed few at a time, at first one: if it was theirs to blame, few share it, and if not, they are soon done. A machine that cannot
+be claimed from, or a database that is away, is left alone for a while, and all else goes on.
 """
 
 from __future__ import annotations
@@ -9,39 +11,109 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from django.db import DatabaseError, InterfaceError
 
-from statemachine_fields.db.claims import Left, Wanted
+from statemachine_fields.db.claims import Left
 from statemachine_fields.db.dialect import is_connection_error, is_scarcity
-from statemachine_fields.worker.attempt import described
-from statemachine_fields.worker.backoff import Backoff
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.committing import Reconnect
-from statemachine_fields.worker.connections import OwnConnections, is_same
+from statemachine_fields.worker.connections import Backoff, OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.digest import cause_of
-from statemachine_fields.worker.events import Events
+from statemachine_fields.worker.executor import described
 from statemachine_fields.worker.inflight import InFlight
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease, row_fields, shown
+from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.prefetch import Prefetch
-from statemachine_fields.worker.writing import is_in_the_way
+from statemachine_fields.worker.outcomes import Events, RowOutcome
 
 logger = logging.getLogger("statemachine_fields.worker")
 
+#: A claim that was used up within this many seconds was too small; one that lasted longer than the other was too large.
+TOO_SOON, TOO_LATE = 0.5, 2.0
+#: How long a row that was claimed ahead is to wait for a handler's end, at most, by how long those before it ran.
+AHEAD_SECONDS = 0.25
+#: How much the last handler's time counts for how long they run.
+WEIGHT = 0.3
+#: How many suspects at most are claimed together.
+MOST_SUSPECTS = 256
+#: Handlers that take less long, in seconds, are all the same to who decides how much is claimed ahead.
+QUICK = 0.001
 #: Seconds between two looks for rows that were left behind, while there are none.
 SUSPECTS_EVERY = 5.0
 #: Of so many such looks one asks for rows that a worker may have died of, though there seem to be none.
 ASK_ANYWAY = 6
-#: How many rows are set aside by themselves. If there are more, those that were set aside first are tried again.
-MOST_ASIDE = 1000
 #: How long a worker that is to stop when nothing is due waits for what it cannot claim.
 ONCE_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Prefetch:
+    """How much to claim of one lane."""
+
+    least: int
+    most: int
+    size: int = 0
+    #: Whether the last claim found less than it asked for, so that the next look can wait for the poll.
+    exhausted: bool = False
+    claimed_at: float = 0.0
+    was_full: bool = False
+    was_empty: bool = False
+    has_grown: bool = False
+    suspects_at: float = field(default_factory=time.monotonic)
+    suspects_left: bool = False
+    has_looked_for_suspects: bool = False
+    #: How many suspects to claim together: more each time that nobody has died of some.
+    suspects: int = 1
+    #: How long handlers run, of late, in seconds; None while none has ended.
+    mean: float | None = None
+
+    def __post_init__(self) -> None:
+        self.least = min(self.least, self.most)
+        self.size = min(self.least * 2, self.most)
+
+    def ran(self, seconds: float) -> None:
+        """Learn from a handler that has ended."""
+        self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * WEIGHT
+
+    def room(self, waiting: int, free: int) -> int:
+        """Return how many rows to claim while so many wait: none until half of them are gone.
+
+        :param free: how many handlers could begin at once.
+        """
+        ahead = 0.0 if self.mean is None else self.least * AHEAD_SECONDS / max(self.mean, 1e-6)
+        size = int(min(self.size, max(free, ahead)))
+        return size - waiting if waiting <= size // 2 else 0
+
+    def claimed(self, asked: int, got: int) -> None:
+        """Learn from a claim."""
+        now = time.monotonic()
+        if self.has_grown:  # this claim fills what was added, at once: it says nothing of how soon rows are used up
+            self.has_grown = False
+        elif self.was_full:
+            lasted = now - self.claimed_at
+            if lasted < TOO_SOON:
+                self.has_grown = self.size < self.most
+                self.size = min(self.size * 2, self.most)
+            elif lasted > TOO_LATE:
+                self.size = max(self.size // 2, self.least)
+        self.was_full, self.was_empty = got == asked, not got
+        self.exhausted = got < asked
+        self.claimed_at = now
+
+    def wants_suspects(self, every: float) -> bool:
+        """Say whether to look for rows that were left behind. A new process has others to run first: if it dies of one, as
+        those before it did, it has done something until then."""
+        if self.suspects_left or (self.was_empty and not self.has_looked_for_suspects):
+            return True
+        return time.monotonic() - self.suspects_at >= every
+
+    def claimed_suspects(self, got: int) -> None:
+        if self.suspects_left:  # those of the last time have an outcome by now
+            self.suspects = min(self.suspects * 2, MOST_SUSPECTS)
+        self.has_looked_for_suspects = True
+        self.suspects_at = time.monotonic()
+        self.suspects_left = got > 0
 
 
 class ClaimLoop:
@@ -78,7 +150,6 @@ class ClaimLoop:
         self.on_late: Callable[[list[Lease]], None] = lambda leases: None
         self._reconnects = {lane.using: Reconnect("claimer", lane.using, events.digest) for lane in lanes}
         self._troubles = {lane: Backoff(most=options.lease_seconds, first=0.1) for lane in lanes}
-        self._aside: dict[Lane, dict[Any, Backoff]] = {lane: {} for lane in lanes}
         #: Lanes with a claim whose answer was lost, and until when the server may still be at it.
         self._unheard: dict[Lane, float] = {}
         #: Lanes in which a process that died may hold rows.
@@ -128,6 +199,21 @@ class ClaimLoop:
             if other.bound is lane.bound:
                 self.prefetches[other].exhausted = False
         self.inflight.wake.set()
+
+    def on_written(self, outcomes: list[RowOutcome]) -> None:
+        """Claim at once what became due by what was written."""
+        for outcome in outcomes:
+            if outcome.is_due:
+                self.look_again(outcome.lease.lane)
+                return
+        if self.options.once and not self.inflight.held:
+            self.inflight.wake.set()
+
+    def on_ran(self, lease: Lease) -> None:
+        """Learn how long handlers run."""
+        prefetch = self.prefetches[lease.lane]
+        if prefetch.mean is None or lease.seconds > QUICK or prefetch.mean > QUICK:
+            prefetch.ran(lease.seconds)
 
     def on_idle(self) -> None:
         """Claim more if a thread has nothing to do, and there may be something."""
@@ -217,9 +303,8 @@ class ClaimLoop:
             has_asked = self._take_back_from_the_dead(lane)
         prefetch, room = self.prefetches[lane], self._room(lane)
         if room > 0:
-            wanted = self.claimer.wanted(lane, room, aside=tuple(self._aside[lane]))
-            prefetch.claimed(room, self._take(lane, wanted))
-            self._try_those_aside(lane)
+            prefetch.claimed(room, self._put(lane, self.claimer.take_around(lane, room)))
+            self._put(lane, self.claimer.take_aside(lane))
             has_asked = True
         if not self.inflight.suspects and prefetch.wants_suspects(SUSPECTS_EVERY) and not self.stopping.is_set():
             # One that shares a death with the others of its batch must still have a try left, which it has alone.
@@ -234,79 +319,10 @@ class ClaimLoop:
         self._looks += 1
         if not recovered.seen and self._looks % ASK_ANYWAY:
             return 0
-        aside = tuple(self._aside[lane])
         for most, crashes in ((limit, 1), (1, 2)):
-            if got := self._take(lane, self.claimer.wanted(lane, most, crashes=crashes, aside=aside)):
+            if got := self._put(lane, self.claimer.take_around(lane, most, crashes=crashes)):
                 return got
         return 0
-
-    def _take(self, lane: Lane, wanted: Wanted) -> int:
-        """Claim rows and hand them on, without those that cannot be claimed; return how many."""
-        try:
-            return self._put(lane, self.claimer.take(lane, wanted))
-        except DatabaseError as error:
-            if lane.dialect.is_statement_lost(error) or is_connection_error(error):
-                raise
-            return self._isolate(lane, wanted, error)
-
-    def _isolate(self, lane: Lane, wanted: Wanted, error: BaseException) -> int:
-        """Claim in smaller and smaller parts what cannot be claimed together, and set aside the rows that cannot be claimed
-        alone. It ends after a while: the rest is for the next time."""
-        keys = lane.candidates(wanted)
-        parts = deque([keys[: len(keys) // 2], keys[len(keys) // 2 :]] if len(keys) > 1 else [keys])
-        until = time.monotonic() + self.own.limits.statement
-        got = 0
-        bad: list[tuple[Any, BaseException]] = []
-        while parts and time.monotonic() < until and not self.stopping.is_set():
-            part = parts.popleft()
-            if not part:
-                continue
-            try:
-                got += self._put(lane, self.claimer.take(lane, replace(wanted, keys=part, aside=())))
-            except DatabaseError as problem:
-                if is_connection_error(problem):
-                    raise
-                if len(part) > 1:
-                    parts.extendleft([part[len(part) // 2 :], part[: len(part) // 2]])
-                else:
-                    bad.append((part[0], problem))
-        if not got and (not bad or (len(keys) > 1 and all(is_in_the_way(lane, cause) for _key, cause in bad))):
-            raise error  # it is not for some rows that nothing can be claimed
-        for key, cause in bad:
-            self._set_aside(lane, key, cause)
-        return got
-
-    def _set_aside(self, lane: Lane, key: Any, error: BaseException) -> None:
-        aside = self._aside[lane]
-        backoff = aside.setdefault(key, Backoff(most=self.options.lease_seconds, first=1.0))
-        backoff.failed()
-        if len(aside) > MOST_ASIDE:
-            del aside[next(iter(aside))]
-        self.events.digest.log(
-            ("aside", str(lane), cause_of(error)),
-            logging.WARNING,
-            "%s pk=%s cannot be claimed and is set aside, to be tried again later: %s",
-            lane.bound.model._meta.label,
-            shown(key),
-            described(error).strip(),
-            fields=row_fields(lane, key) | {"error": described(error)},
-        )
-
-    def _try_those_aside(self, lane: Lane) -> None:
-        """Try rows again that were set aside, each by itself."""
-        for key, backoff in list(self._aside[lane].items()):
-            if self.stopping.is_set():
-                return
-            if not backoff.is_over:
-                continue
-            try:
-                self._put(lane, self.claimer.take(lane, replace(self.claimer.wanted(lane, 1), keys=[key])))
-            except DatabaseError as error:
-                if is_connection_error(error):
-                    raise
-                self._set_aside(lane, key, error)
-            else:
-                self._aside[lane].pop(key, None)
 
     def _take_back_from_the_dead(self, lane: Lane) -> bool:
         """Take back at once what a process held that our supervisor knows to be dead."""
@@ -326,19 +342,20 @@ class ClaimLoop:
             del self._unheard[lane]
         return True
 
-    def _put(self, lane: Lane, leases: list[Lease]) -> int:
-        """Hand on what was claimed."""
-        if not leases:
-            return 0
-        self.inflight.took(leases)
-        self.claimed_rows += len(leases)
-        states: dict[str, int] = {}
-        for lease in leases:
-            states[lease.status] = states.get(lease.status, 0) + 1
-            if lease.is_recovered:
-                self.inflight.suspects.add(lease)
-                self.events.count(str(lane), lease.status, "recovered")
-        for state, number in states.items():
-            self.events.count(str(lane), state, "claimed", number)
-        self.on_late(self.inflight.buffer.put(lane, leases))
-        return len(leases)
+    def _put(self, lane: Lane, parts: Iterable[list[Lease]]) -> int:
+        """Hand on what is claimed, as it comes, and return how many rows that were."""
+        before = self.claimed_rows
+        for leases in parts:
+            self.inflight.took(leases)
+            self.claimed_rows += len(leases)
+            states: dict[str, int] = {}
+            for lease in leases:
+                states[lease.status] = states.get(lease.status, 0) + 1
+                if lease.is_recovered:
+                    self.inflight.suspects.add(lease)
+                    self.events.count(str(lane), lease.status, "recovered")
+            for state, number in states.items():
+                self.events.count(str(lane), state, "claimed", number)
+            if leases:
+                self.on_late(self.inflight.buffer.put(lane, leases))
+        return self.claimed_rows - before

@@ -1,49 +1,76 @@
 """Write what became of leased rows: many in one statement, each compared with its token, none harmed by another.
 
 What the database does not confirm is either locked by somebody at the moment, and tried again later, or no longer ours,
-and dropped. A group that cannot be written is cut in two until the row is alone that is to blame. What is told is what was
-committed.
+and dropped. A group that cannot be written is cut in two until the row is alone that is to blame. What is reported is what was
+committed. What can be written together, what runs code of the project's, and what is deleted have a thread and a connection
+each, so that none waits for another.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from django.db import models, transaction
+from django.db import transaction
 
 from statemachine_fields.db.dialect import is_connection_error, is_scarcity
-from statemachine_fields.worker.attempt import Attempts, described
-from statemachine_fields.worker.blocks import Block
-from statemachine_fields.worker.connections import is_same
-from statemachine_fields.worker.events import Events
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.machine.listeners import needs_each_row
+from statemachine_fields.worker.atomic import TrackedTransaction
+from statemachine_fields.worker.connections import FIRST_WAIT, OwnConnections, Reconnect, is_same
+from statemachine_fields.worker.executor import HandlerExecutor, described
+from statemachine_fields.worker.inflight import InFlight, Outbox
+from statemachine_fields.worker.lease import Lane
+from statemachine_fields.worker.outcomes import Events, Parked, Released, RowOutcome
 from statemachine_fields.worker.writing import (
-    IN_TRANSACTION,
-    MOST_AT_ONCE,
-    STAYING,
-    Group,
+    ROLES,
     NotWritten,
     Write,
-    groups_of,
+    held,
     is_in_the_way,
-    pairs,
+    is_lost_statement,
+    lock,
+    row_of,
 )
 
 #: So many rows at once are no longer few.
 LARGE = 1000
 #: After how many tries it is said that a row is locked, and asked whether it really is.
 LONG_LOCKED = 4
+#: How long a row waits at most whose outcome cannot be written, and while the process stops.
+LONGEST_WAIT, LONGEST_WAIT_AT_THE_END = 10.0, 0.2
+#: How often to ask whether the moves of a model run code of the user's: receivers may come and go.
+ASK_AGAIN_AFTER = 1.0
+
+
+def grouped(outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
+    """Sort outcomes by what can be written together, and how."""
+    groups: dict[tuple[Lane, Write], list[RowOutcome]] = {}
+    watched: dict[Lane, bool] = {}
+    for outcome in outcomes:
+        lane = outcome.lease.lane
+        if lane not in watched:
+            watched[lane] = needs_each_row(lane.bound)
+        groups.setdefault((lane, outcome.way(watched[lane])), []).append(outcome)
+    for (lane, write), members in groups.items():
+        left = members
+        while left:
+            # Different rows: a process may have taken its own row again, and the answer names rows, not tries.
+            first: dict[Any, RowOutcome] = {}
+            left = [outcome for outcome in left if first.setdefault(outcome.lease.key, outcome) is not outcome]
+            rows = list(first.values())
+            most = write.most or len(rows)
+            for start in range(0, len(rows), most):
+                yield lane, write, rows[start : start + most]
 
 
 class ConnectionLost(Exception):
     """The database went away. What was sent may have been written or not: repeat it on a new connection."""
 
-    #: What is to be written besides the verdicts that nothing is told of yet.
-    again: list[Verdict]
+    #: What is to be written besides the outcomes that nothing is known of yet.
+    again: list[RowOutcome]
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -51,206 +78,284 @@ class ConnectionLost(Exception):
 
 
 class Committer:
-    """Writes verdicts. Each thread that has one uses its own connection."""
+    """Writes outcomes. Each thread that has one uses its own connection."""
 
-    def __init__(self, attempts: Attempts, events: Events) -> None:
-        self.attempts = attempts
+    def __init__(self, executor: HandlerExecutor, events: Events) -> None:
+        self.executor = executor
         self.events = events
         #: How many rows at once were not too many the last time, where it was too many once.
         self._sizes: dict[tuple[Lane, Write], int] = {}
 
-    def commit(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
-        """Write verdicts and tell of each, and return those to be tried again a little later.
+    def commit(self, outcomes: Iterable[RowOutcome]) -> list[RowOutcome]:
+        """Write outcomes and report each, and return those to be tried again a little later.
 
-        :raises ConnectionLost: the database went away. All that is not yet told of can be committed again.
+        :raises ConnectionLost: the database went away. All that is not yet reported can be committed again.
         """
-        again: list[Verdict] = []
-        for group, members in groups_of(verdicts).items():
-            again += self.write_group(group, members)
+        again: list[RowOutcome] = []
+        for group in grouped(outcomes):
+            again += self.write_group(*group)
         return again
 
-    def write_group(self, group: Group, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def write_group(self, lane: Lane, write: Write, outcomes: Sequence[RowOutcome]) -> list[RowOutcome]:
         """Write what can be written together, or as much of it as can, and return what is to be tried again."""
-        lane, how, _alone = group
-        again: list[Verdict] = []
-        waiting = deque(verdicts)
-        size = min(self._sizes.get((lane, how), len(waiting)), MOST_AT_ONCE.get(how, len(waiting)))
+        again: list[RowOutcome] = []
+        waiting = deque(outcomes)
+        size = self._sizes.get((lane, write), len(waiting))
         while waiting:
             part = [waiting.popleft() for _ in range(min(size, len(waiting)))]
             try:
-                again += self._write(lane, how, part)
+                again += self._write(lane, write, part)
             except ConnectionLost as lost:
                 lost.again += again
                 raise
             except BaseException as error:  # noqa: BLE001 - a constraint, a trigger, a receiver: code of the user's
-                part = [verdict for verdict in part if not verdict.is_told]
+                part = [outcome for outcome in part if not outcome.is_reported]
                 if is_scarcity(error):  # nothing can be written now, of no row
-                    return again + self._set_aside([*part, *waiting], error)
-                if not part or lane.dialect.is_statement_lost(error):
+                    return again + self._defer([*part, *waiting], error)
+                if not part or is_lost_statement(lane, error):
                     again += part
                 elif len(part) > 1:
                     waiting.extendleft(reversed(part))
                     size = len(part) // 2
                     if is_in_the_way(lane, error):
-                        self._sizes[lane, how] = size
+                        self._sizes[lane, write] = size
                 else:
-                    again += (
-                        self._set_aside(part, error) if is_in_the_way(lane, error) else self._refuse(part[0], error)
-                    )
+                    again += self._defer(part, error) if is_in_the_way(lane, error) else self._refuse(part[0], error)
             else:
-                size = self._grown(lane, how, size, len(part), len(waiting))
+                size = self._grown(lane, write, size, len(part), len(waiting))
         return again
 
-    def _grown(self, lane: Lane, how: Write, size: int, written: int, waiting: int) -> int:
+    def _grown(self, lane: Lane, write: Write, size: int, written: int, waiting: int) -> int:
         """Return how many to write next. What took too long once is not made longer again before the next group."""
-        limit = self._sizes.get((lane, how))
+        limit = self._sizes.get((lane, write))
         if limit is None:
-            return min(size * 2, MOST_AT_ONCE.get(how, size * 2))
+            return size * 2
         if not waiting and written >= limit:
-            self._sizes[lane, how] = limit * 2
+            self._sizes[lane, write] = limit * 2
             if limit > LARGE:
-                del self._sizes[lane, how]
+                del self._sizes[lane, write]
         return size
 
-    def _set_aside(self, verdicts: list[Verdict], error: BaseException) -> list[Verdict]:
-        for verdict in verdicts:
-            verdict.tries += 1
-        self.events.set_aside(verdicts[0], described(error), error)
-        return verdicts
+    def _defer(self, outcomes: list[RowOutcome], error: BaseException) -> list[RowOutcome]:
+        for outcome in outcomes:
+            outcome.tries += 1
+        self.events.deferred(outcomes[0], described(error), error)
+        return outcomes
 
-    def _refuse(self, verdict: Verdict, error: BaseException) -> list[Verdict]:
-        """Write, in place of a verdict that the database will not have, that it would not."""
-        if verdict.kind is Kind.PARKED:  # and not even that: so it is not the verdict that is wrong
-            return self._set_aside([verdict.instead_of or verdict], error)
-        return self._replace(verdict, self.attempts.refuse(verdict, error))
+    def _refuse(self, outcome: RowOutcome, error: BaseException) -> list[RowOutcome]:
+        """Write, in place of an outcome that the database will not have, that it would not."""
+        if isinstance(outcome, Parked):  # and not even that: so it is not the outcome that is wrong
+            return self._defer([outcome.instead_of or outcome], error)
+        return self._replace(outcome, self.executor.refuse(outcome, error))
 
-    def _replace(self, verdict: Verdict, other: Verdict) -> list[Verdict]:
-        """Write another verdict of the same row."""
+    def _replace(self, outcome: RowOutcome, other: RowOutcome) -> list[RowOutcome]:
+        """Write another outcome of the same row."""
         again = self.commit([other])
-        verdict.is_told = all(each is not verdict for each in again)
+        outcome.is_reported = all(each is not outcome for each in again)
         return again
 
-    def _write(self, lane: Lane, how: Write, verdicts: list[Verdict]) -> list[Verdict]:
-        with self._resolving(lane, verdicts), self._guarded(lane):
-            written = self._call(lane, how, verdicts)
-        missing = [verdict for verdict in verdicts if verdict.lease.key not in written]
-        if len(missing) < len(verdicts):
-            self.events.written([verdict for verdict in verdicts if verdict.lease.key in written])
-        return self._find_out(lane, how, missing) if missing else []
+    def _write(self, lane: Lane, write: Write, outcomes: list[RowOutcome]) -> list[RowOutcome]:
+        with self._resolving(lane, outcomes), self._guarded(lane):
+            written = self._call(lane, write, outcomes)
+        missing = [outcome for outcome in outcomes if outcome.lease.key not in written]
+        if len(missing) < len(outcomes):
+            self.events.committed([outcome for outcome in outcomes if outcome.lease.key in written])
+        return self._find_out(lane, write, missing) if missing else []
 
-    def _find_out(self, lane: Lane, how: Write, missing: list[Verdict]) -> list[Verdict]:
-        """Return what is to be tried again of rows that were not written, and tell of the others what became of them."""
-        again: list[Verdict] = []
+    def _find_out(self, lane: Lane, write: Write, missing: list[RowOutcome]) -> list[RowOutcome]:
+        """Return what is to be tried again of rows that were not written, and report what became of the others."""
+        again: list[RowOutcome] = []
         with self._resolving(lane, missing):
-            held = self._held(lane, missing)
-            recorded = self._recorded(
-                lane, [each for each in missing if each.is_repeated and each.record_id is not None]
-            )
-            before = [each for each in missing if each.lease.key not in held and each.is_repeated]
-            settled = [each for each in before if self._was_written(lane, each)]
-        for verdict in missing:
-            if verdict.record_id in recorded or any(verdict is each for each in settled):  # before the connection broke
-                self.events.written([verdict])
-            elif verdict.lease.key in held:
-                again += self._not_written(lane, how, verdict)
+            ours = held(lane, missing)
+            repeated = [each for each in missing if each.is_repeated and each.lease.key not in ours]
+            found = write.find(lane, repeated) if repeated else set()
+        for outcome in missing:
+            if outcome.lease.key in found:  # written before the connection broke
+                self.events.committed([outcome])
+            elif outcome.lease.key in ours:
+                again += self._not_written(lane, write, outcome)
             else:
-                self.events.dropped(verdict)
+                self.events.dropped(outcome)
         return again
 
     @contextmanager
-    def _resolving(self, lane: Lane, verdicts: list[Verdict]) -> Iterator[None]:
-        """Remember of verdicts that they may have been written, if that is not known because the connection was lost."""
+    def _resolving(self, lane: Lane, outcomes: list[RowOutcome]) -> Iterator[None]:
+        """Remember of outcomes that they may have been written, if that is not known because the connection was lost."""
         driver = lane.connection.connection
         try:
             yield
         except Exception as error:
             if not is_connection_error(error) or is_scarcity(error) or is_same(lane.connection, driver):
                 raise
-            for verdict in verdicts:
-                verdict.is_repeated = True
+            for outcome in outcomes:
+                outcome.is_repeated = True
             raise ConnectionLost(str(error)) from error
 
-    def _call(self, lane: Lane, how: Write, verdicts: list[Verdict]) -> set[Any]:
+    def _call(self, lane: Lane, write: Write, outcomes: list[RowOutcome]) -> set[Any]:
         """Write, in a transaction if it takes more than one statement, and return the keys of what was."""
-        if how not in IN_TRANSACTION:
-            return how(lane, verdicts)
-        block = Block(lane.using)
+        if not write.is_transaction:
+            return write.run(lane, outcomes)
+        tracked = TrackedTransaction(lane.using)
         written: set[Any] = set()
         try:
-            with block:
-                written = how(lane, verdicts)
+            with tracked:
+                written = write.run(lane, outcomes)
         except BaseException as error:
-            if not block.is_committed:
+            if not tracked.is_committed:
                 raise
-            for verdict in verdicts:
-                if verdict.lease.key in written:
-                    self.events.raised_after_commit(verdict, error)
+            for outcome in outcomes:
+                if outcome.lease.key in written:
+                    self.events.raised_after_commit(outcome, error)
         return written
 
-    def _not_written(self, lane: Lane, how: Write, verdict: Verdict) -> list[Verdict]:
+    def _not_written(self, lane: Lane, write: Write, outcome: RowOutcome) -> list[RowOutcome]:
         """Return what to do with a row that is ours and was not written: it is locked, or the database would not."""
-        verdict.tries += 1
+        outcome.tries += 1
         try:
-            if verdict.kind is Kind.SETTLED_ITSELF:
-                return self._replace(verdict, self.attempts.not_moved(verdict))
-            if verdict.tries < LONG_LOCKED:
-                return [verdict]
-            return self._write_locked(lane, how, verdict)
+            if outcome.is_hearsay:
+                return self._replace(outcome, self.executor.not_moved(outcome))
+            if outcome.tries < LONG_LOCKED:
+                return [outcome]
+            return self._write_locked(lane, write, outcome)
         except BaseException as error:  # noqa: BLE001 - code of the user's, again
             if isinstance(error, ConnectionLost) or is_connection_error(error):
-                verdict.is_repeated = True
-                return [verdict]  # which will find out that it is lost
-            return self._set_aside([verdict], error) if is_in_the_way(lane, error) else self._refuse(verdict, error)
+                outcome.is_repeated = True
+                return [outcome]  # which will find out that it is lost
+            return self._defer([outcome], error) if is_in_the_way(lane, error) else self._refuse(outcome, error)
 
-    def _write_locked(self, lane: Lane, how: Write, verdict: Verdict) -> list[Verdict]:
+    def _write_locked(self, lane: Lane, write: Write, outcome: RowOutcome) -> list[RowOutcome]:
         """Lock the row first, and so find out why it is not written."""
-        lease, status = verdict.lease, lane.bound.names.status
-        rows: models.QuerySet[Any] = models.QuerySet(lane.bound.model, using=lane.using).filter(pk=lease.key)
-        block = Block(lane.using)
+        lease, status = outcome.lease, lane.bound.names.status
+        tracked = TrackedTransaction(lane.using)
         is_free = is_elsewhere = is_written = False
         try:
-            with block:
-                is_free = lane.lock(lease.key, lease.token)
-                is_elsewhere = is_free and not rows.filter(**{status: lease.status}).exists()
-                is_written = is_free and not is_elsewhere and bool(how(lane, [verdict]))
+            with tracked:
+                is_free = lock(lease)
+                is_elsewhere = is_free and not row_of(lease).filter(**{status: lease.status}).exists()
+                is_written = is_free and not is_elsewhere and bool(write.run(lane, [outcome]))
         except BaseException as error:
-            if not block.is_committed:
+            if not tracked.is_committed:
                 raise
-            self.events.raised_after_commit(verdict, error)
+            self.events.raised_after_commit(outcome, error)
         if is_written:
-            self.events.written([verdict])
+            self.events.committed([outcome])
             return []
         if not is_free:
-            self.events.set_aside(verdict, "Somebody else has the row locked.")
-            return [verdict]
+            self.events.deferred(outcome, "Somebody else has the row locked.")
+            return [outcome]
         if is_elsewhere:  # moved past the machine, which leaves the lease as it is
-            self.events.dropped(verdict)
-            return self.commit([Verdict(lease, Kind.RELEASED)])
+            self.events.dropped(outcome)
+            return self.commit([Released(lease)])
         raise NotWritten
 
     def _guarded(self, lane: Lane) -> AbstractContextManager[Any]:
         """Keep a transaction that is not ours usable if a statement fails, as in a test."""
         return transaction.atomic(using=lane.using) if lane.connection.in_atomic_block else nullcontext()
 
-    def _held(self, lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
-        keys, tokens = pairs(verdicts)
-        return lane.held(keys, tokens)
 
-    def _recorded(self, lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
-        """Return the ids of records that were written although nobody told us so."""
-        if not verdicts:
-            return set()
-        ids: list[Any] = [verdict.record_id for verdict in verdicts]
-        records: models.QuerySet[Any] = models.QuerySet(lane.bound.transition_model, using=lane.using)
-        return set(records.filter(pk__in=ids).values_list("pk", flat=True))
+class CommitLoop:
+    """Writes what comes into its outbox, and tries again what could not be written."""
 
-    def _was_written(self, lane: Lane, verdict: Verdict) -> bool:
-        """Say whether a row is as a verdict would leave it that was sent before."""
-        names, lease = lane.bound.names, verdict.lease
-        row: models.QuerySet[Any] = models.QuerySet(lane.bound.model, using=lane.using).filter(pk=lease.key)
-        if verdict.kind is Kind.DELETED:
-            return not row.exists()
-        as_it_would_be = {names.lease_token: lease.token + 1, names.status: lease.status, names.lease_owner: ""}
-        if verdict.kind is not Kind.RELEASED:
-            as_it_would_be |= {names.failures: verdict.failures, names.error: verdict.error, names.crashes: 0}
-        return verdict.kind in STAYING and row.filter(**as_it_would_be).exists()
+    def __init__(
+        self,
+        role: str,
+        committer: Committer,
+        inflight: InFlight,
+        own: OwnConnections,
+        aliases: Iterable[str],
+        size: int,
+        longest_wait: float = LONGEST_WAIT,
+    ) -> None:
+        self.longest_wait = min(LONGEST_WAIT, longest_wait)
+        self.role = role
+        self.committer = committer
+        self.inflight = inflight
+        self.own = own
+        self.outbox = Outbox(size)
+        self.is_ending = False
+        #: Called with what was written, and again and again while there is nothing to write.
+        self.on_written: Callable[[list[RowOutcome]], None] = lambda outcomes: None
+        self.on_idle: Callable[[], None] = lambda: None
+        self._later: list[RowOutcome] = []
+        digest = committer.events.digest
+        self._reconnects = {alias: Reconnect(role, alias, digest) for alias in aliases}
+
+    def __len__(self) -> int:
+        return len(self.outbox) + len(self._later)
+
+    def run(self) -> None:
+        self.own.use(self._reconnects, self.role)
+        while True:
+            outcomes = self.outbox.take(self._timeout()) + self._due_again()
+            for lane, write, members in grouped(outcomes):
+                reconnect = self._reconnects[lane.using]
+                try:
+                    again = self.committer.write_group(lane, write, members) if reconnect.is_over else members
+                except ConnectionLost as error:
+                    again = [outcome for outcome in (*members, *error.again) if not outcome.is_reported]
+                    again = list({id(outcome): outcome for outcome in again}.values())
+                    reconnect.lost(error)
+                else:
+                    if reconnect.is_over:
+                        reconnect.found()
+                self._finish(members, again, reconnect)
+            self.on_idle()
+
+    def _timeout(self) -> float:
+        if not self._later:
+            return 0.5
+        return min(max(min(outcome.again_at for outcome in self._later) - time.monotonic(), 0.001), 0.5)
+
+    def _due_again(self) -> list[RowOutcome]:
+        if not self._later:
+            return []
+        now = time.monotonic()
+        latest = now + LONGEST_WAIT_AT_THE_END if self.is_ending else float("inf")
+        due: list[RowOutcome] = []
+        later: list[RowOutcome] = []
+        for outcome in self._later:
+            (due if outcome.again_at <= now or outcome.again_at > latest else later).append(outcome)
+        self._later = later
+        return due
+
+    def _finish(self, members: list[RowOutcome], again: list[RowOutcome], reconnect: Reconnect) -> None:
+        longest = LONGEST_WAIT_AT_THE_END if self.is_ending else self.longest_wait
+        for outcome in again:
+            wait = max(min(FIRST_WAIT * 2**outcome.tries, longest), min(reconnect.left, longest))
+            outcome.again_at = time.monotonic() + wait
+        self._later += again
+        waiting = {id(outcome.lease) for outcome in again}
+        self.inflight.let_go(outcome.lease for outcome in members if id(outcome.lease) not in waiting)
+        self.on_written(members)
+
+
+class CommitRouter:
+    """Which thread writes an outcome."""
+
+    def __init__(self, make_loop: Callable[[str], CommitLoop], lanes: Iterable[Lane]) -> None:
+        self.loops = {role: make_loop(role) for role in ROLES}
+        #: The lanes whose moves run code of the project's.
+        self._watched: set[Lane] = set()
+        self._lanes = list(lanes)
+        self._asked_at = 0.0
+        self.tick()
+
+    def tick(self) -> None:
+        """Ask now and then which moves run code of the project's: receivers come and go."""
+        if time.monotonic() - self._asked_at > ASK_AGAIN_AFTER or not self._asked_at:
+            self._watched = {lane for lane in self._lanes if needs_each_row(lane.bound)}
+            self._asked_at = time.monotonic()
+
+    def post(self, outcome: RowOutcome) -> None:
+        """Have an outcome written."""
+        self.loops[outcome.way(outcome.lease.lane in self._watched).role].outbox.add(outcome)
+
+    def flush(self) -> None:
+        for loop in self.loops.values():
+            loop.outbox.flush()
+
+    def hurry(self) -> None:
+        """Wait no longer than a moment with what could not be written: the process ends."""
+        for loop in self.loops.values():
+            loop.is_ending = True
+        self.flush()

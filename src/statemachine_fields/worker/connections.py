@@ -1,8 +1,11 @@
-"""Connections of the threads of a worker: its own, which end what they wait for, and those that handlers use."""
+"""Connections of the threads of a worker: its own, which end what they wait for, and those that handlers use; and how long to
+wait for one that is not to be had."""
 
 from __future__ import annotations
 
 import enum
+import logging
+import random
 import re
 import threading
 import time
@@ -16,11 +19,71 @@ from django.dispatch import receiver
 
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.own import Limits, own_connection
+from statemachine_fields.worker.digest import Digest
+
+logger = logging.getLogger("statemachine_fields.worker")
+
+FIRST_WAIT = 0.05
 
 #: How long it is believed that a database is away, so that not every handler that meets it asks again.
 BELIEVED_SECONDS = 1.0
 #: How long a new connection may take that only asks whether there is one to be had.
 PROBE_LIMITS = Limits(statement=5.0, lock=1.0)
+
+
+class Backoff:
+    """How long to leave something alone: longer after each failure, and not all workers as long."""
+
+    def __init__(self, most: float, first: float = FIRST_WAIT) -> None:
+        self.first = min(first, most)
+        self.most = most
+        self.failures = 0
+        self.until = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    @property
+    def left(self) -> float:
+        """Seconds until it may be tried again."""
+        return max(self.until - time.monotonic(), 0.0)
+
+    def failed(self) -> None:
+        wait = min(self.first * 2 ** min(self.failures, 30), self.most)
+        self.failures += 1
+        self.until = time.monotonic() + wait * random.uniform(0.6, 1.0)  # noqa: S311 - to spread workers, not to hide
+
+    def succeeded(self) -> None:
+        self.failures, self.until = 0, 0.0
+
+
+class Reconnect(Backoff):
+    """How long to wait for a database that is away, and what is said of it."""
+
+    def __init__(self, role: str, alias: str, digest: Digest) -> None:
+        super().__init__(most=5.0, first=0.1)
+        self.role, self.alias, self.digest = role, alias, digest
+
+    def lost(self, error: BaseException) -> None:
+        """Close what is broken, and say so now and then."""
+        self.failed()
+        with suppress(Exception):
+            connections[self.alias].close()
+        self.digest.log(
+            ("away", self.role, self.alias),
+            logging.WARNING,
+            "The %s has no database and tries again (%s): %s",
+            self.role,
+            self.alias,
+            str(error).strip(),
+        )
+
+    def found(self) -> None:
+        """The database has answered."""
+        if self.failures:
+            logger.info("The %s has its database again (%s).", self.role, self.alias)
+        self.succeeded()
 
 
 class OwnConnections:

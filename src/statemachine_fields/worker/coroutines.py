@@ -23,10 +23,10 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.connections import tidy_after_handler
+from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.outcomes import Released, RowOutcome
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -37,9 +37,9 @@ BLOCKED_AFTER = 0.5
 class EventLoop:
     """Runs coroutines. Whatever one of them does to the loop, the others go on."""
 
-    def __init__(self, attempts: Attempts, most: int, threads: int) -> None:
-        self.attempts = attempts
-        self.tasks: dict[Lease, asyncio.Task[Verdict]] = {}
+    def __init__(self, executor: HandlerExecutor, most: int, threads: int) -> None:
+        self.executor = executor
+        self.tasks: dict[Lease, asyncio.Task[RowOutcome]] = {}
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(TidyingExecutor(thread_name_prefix="statemachine call"))
         self._room = threading.BoundedSemaphore(most)
@@ -65,14 +65,14 @@ class EventLoop:
     def give_up_room(self) -> None:
         self._room.release()
 
-    def start(self, lease: Lease, finish: Callable[[Lease, Verdict | None], None]) -> None:
+    def start(self, lease: Lease, finish: Callable[[Lease, RowOutcome | None], None]) -> None:
         """Run a row's handler in the room that was waited for, and pass on what came of it."""
 
         def begin() -> None:
             self.tasks[lease] = task = self._loop.create_task(self._run(lease))
             task.add_done_callback(done)
 
-        def done(task: asyncio.Task[Verdict]) -> None:
+        def done(task: asyncio.Task[RowOutcome]) -> None:
             self.give_up_room()
             self.tasks.pop(lease, None)
             if not task.cancelled() and task.exception() is None:
@@ -80,20 +80,20 @@ class EventLoop:
             elif lease.is_stopped:  # because its time was up, which the watch has said
                 finish(lease, None)
             else:  # code that we do not know has cancelled it again and again
-                finish(lease, Verdict(lease, Kind.RELEASED, error="Its task was cancelled by other code."))
+                finish(lease, Released(lease, error="Its task was cancelled by other code."))
 
         self._loop.call_soon_threadsafe(begin)
 
-    async def _run(self, lease: Lease) -> Verdict:
+    async def _run(self, lease: Lease) -> RowOutcome:
         context, executor = ThreadSensitiveContext(), CoroutineExecutor(self._threads)
         SyncToAsync.context_to_thread_executor[context] = executor
         SyncToAsync.thread_sensitive_context.set(context)  # of this task, which has a context of its own
         try:
-            return await self.attempts.arun(lease)
+            return await self.executor.arun(lease)
         except BaseException as error:
             if lease.is_stopped:
                 raise
-            return await self.attempts.ajudge_error(lease, error)  # cancelled while it was judged
+            return await self.executor.ajudge_error(lease, error)  # cancelled while it was judged
         finally:
             # What it waited for may still block its thread: then it does not end, either.
             ended = asyncio.wrap_future(executor.finish())

@@ -20,15 +20,24 @@ from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.worker.atomic import run_atomic
-from statemachine_fields.worker.attempt import Attempts
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
-from statemachine_fields.worker.events import Events
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.executor import HandlerExecutor
+from statemachine_fields.worker.lease import Lane, Lease
+from statemachine_fields.worker.outcomes import (
+    Conflicted,
+    Deleted,
+    Dropped,
+    Events,
+    Failed,
+    Parked,
+    Released,
+    RowOutcome,
+    Transitioned,
+    Waited,
+)
+from statemachine_fields.worker.savepoints import TrySavepoint
 from statemachine_fields.worker.timeline import NextTry, Timeline, timelines_of
-from statemachine_fields.worker.watched import Watch
 
 #: Long enough for a debugger.
 LEASE_SECONDS = 3600.0
@@ -62,16 +71,16 @@ class Drain:
     """One run over some lanes, in the calling thread."""
 
     def __init__(
-        self, lanes: list[Lane], attempts: Attempts, collapse_time: bool, reraise: bool, max_tries: int
+        self, lanes: list[Lane], executor: HandlerExecutor, collapse_time: bool, reraise: bool, max_tries: int
     ) -> None:
         self.lanes = lanes
-        self.attempts = attempts
+        self.executor = executor
         self.collapse_time = collapse_time
         self.reraise = reraise
         self.max_tries = max_tries
         self.events = Events()
         self.claimer = Claimer("drain()", LEASE_SECONDS)
-        self.committer = Committer(attempts, self.events)
+        self.committer = Committer(executor, self.events)
         self.tally = DrainTally()
         #: Rows that had their turn in the state they are in, by machine: key and sequence.
         self.asked: dict[Binding[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in lanes}
@@ -96,7 +105,7 @@ class Drain:
         for lease in self.claimed:
             lane = lease.lane
             if lane.held([lease.key], [lease.token]):
-                self.committer.commit([Verdict(lease, Kind.RELEASED)])
+                self.committer.commit([Released(lease)])
 
     def _pass(self, lane: Lane) -> bool:
         """Run a batch of a lane's due rows, and say whether there were any."""
@@ -105,7 +114,7 @@ class Drain:
         leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
         asked = self.asked[lane.bound]
         again = [lease for lease in leases if (lease.key, lease.sequence) in asked]
-        self.committer.commit(Verdict(lease, Kind.RELEASED) for lease in again)
+        self.committer.commit(Released(lease) for lease in again)
         leases = [lease for lease in leases if (lease.key, lease.sequence) not in asked]
         self.claimed.update(leases)
         for lease in leases:
@@ -114,7 +123,7 @@ class Drain:
 
     def _make_due(self, lane: Lane) -> None:
         names = lane.bound.names
-        states = [state for state, clock in lane.schedules.items() if self._has_something_to_do(clock)]
+        states = [state for state, schedule in lane.schedules.items() if self._has_something_to_do(schedule)]
         waiting = {f"{names.status}__in": states, f"{names.next_at}__gt": StatementClock()}
         rows = all_rows(lane.bound.model, lane.using).filter(**waiting)
         asked = [key for key, _sequence in self.asked[lane.bound]]
@@ -124,11 +133,11 @@ class Drain:
             moved_on = rows.filter(**{"pk": key, f"{names.sequence}__gt": sequence})
             moved_on.update(**{names.next_at: DatabaseClock()})
 
-    def _has_something_to_do(self, clock: Any) -> bool:
+    def _has_something_to_do(self, schedule: Any) -> bool:
         return (
-            clock.handler is not None
-            or (self.attempts.fires_timeouts and clock.timeout_to is not None)
-            or (self.attempts.fires_deletions and clock.delete_after is not None)
+            schedule.handler is not None
+            or (self.executor.fires_timeouts and schedule.timeout_to is not None)
+            or (self.executor.fires_deletions and schedule.delete_after is not None)
         )
 
     def _refuse_to_go_on(self, lease: Lease) -> None:
@@ -142,33 +151,33 @@ class Drain:
     def _run(self, lease: Lease) -> None:
         self._refuse_to_go_on(lease)
         before = self.events.total.copy()
-        verdict = self._attempt(lease)
-        if verdict is not None:
-            if self.reraise and verdict.exception is not None:
-                raise verdict.exception
-            self.committer.commit([verdict])
+        outcome = self._attempt(lease)
+        if outcome is not None:
+            if self.reraise and outcome.exception is not None:
+                raise outcome.exception
+            self.committer.commit([outcome])
         self.claimed.discard(lease)
-        self._count(lease, verdict, self.events.total - before)
+        self._count(lease, outcome, self.events.total - before)
 
-    def _attempt(self, lease: Lease) -> Verdict | None:
-        with Watch():
+    def _attempt(self, lease: Lease) -> RowOutcome | None:
+        with TrySavepoint():
             return self._try(lease)
 
-    def _try(self, lease: Lease) -> Verdict | None:
+    def _try(self, lease: Lease) -> RowOutcome | None:
         handler = lease.schedule.handler
         if handler is not None and handler.atomic:
-            verdict = run_atomic(self.attempts, self.events, lease)
-            while verdict is not None and verdict.kind is Kind.CONFLICT:
-                verdict = run_atomic(self.attempts, self.events, lease)
-            return verdict
+            outcome = run_atomic(self.executor, self.events, lease)
+            while isinstance(outcome, Conflicted):
+                outcome = run_atomic(self.executor, self.events, lease)
+            return outcome
         if handler is not None and handler.is_async:
-            return async_to_sync(self.attempts.arun)(lease)
-        return self.attempts.run(lease)
+            return async_to_sync(self.executor.arun)(lease)
+        return self.executor.run(lease)
 
-    def _count(self, lease: Lease, verdict: Verdict | None, counted: Counter[str]) -> None:
-        for kind in (Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.DELETED, Kind.DROPPED):
-            setattr(self.tally, kind, getattr(self.tally, kind) + int(counted[kind]))
-        self.tally.moved += int(counted[Kind.MOVED] + counted[Kind.SETTLED_ITSELF])
+    def _count(self, lease: Lease, outcome: RowOutcome | None, counted: Counter[str]) -> None:
+        for each in (Waited, Failed, Parked, Deleted, Dropped):
+            setattr(self.tally, each.kind, getattr(self.tally, each.kind) + int(counted[each.kind]))
+        self.tally.moved += counted[Transitioned.kind]
         row = all_rows(lease.lane.bound.model, lease.lane.using).filter(pk=lease.key)
         names = lease.lane.bound.names
         found = row.values_list(names.status, names.sequence, names.error, names.failures).first()
@@ -177,24 +186,24 @@ class Drain:
         status, sequence, error, failures = found
         if sequence > lease.sequence:
             self.tally.moves[lease.status, status] += 1
-        error = error or ("" if verdict is None else verdict.error)
+        error = error or ("" if outcome is None else outcome.error)
         if error:
             self.tally.errors.append(error)
         endless = lease.schedule.max_attempts is None
-        if sequence == lease.sequence and (counted[Kind.WAITED] or endless or failures == lease.failures):
+        if sequence == lease.sequence and (counted[Waited.kind] or endless or failures == lease.failures):
             self.asked[lease.lane.bound].add((lease.key, sequence))
 
 
-class Told(Events):
+class RememberedEvents(Events):
     """Remembers what was written."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.verdicts: list[Verdict] = []
+        self.outcomes: list[RowOutcome] = []
 
-    def written(self, verdicts: Sequence[Verdict]) -> None:
-        self.verdicts += verdicts
-        super().written(verdicts)
+    def committed(self, outcomes: Sequence[RowOutcome]) -> None:
+        self.outcomes += outcomes
+        super().committed(outcomes)
 
 
 class DrainUntil(Drain):
@@ -203,14 +212,14 @@ class DrainUntil(Drain):
     def __init__(
         self,
         lanes: list[Lane],
-        attempts: Attempts,
+        executor: HandlerExecutor,
         reraise: bool,
         max_tries: int,
         at: datetime.timedelta | datetime.datetime,
     ) -> None:
-        super().__init__(lanes, attempts, collapse_time=False, reraise=reraise, max_tries=max_tries)
-        self.events = self.told = Told()
-        self.committer = Committer(attempts, self.events)
+        super().__init__(lanes, executor, collapse_time=False, reraise=reraise, max_tries=max_tries)
+        self.events = self.remembered = RememberedEvents()
+        self.committer = Committer(executor, self.events)
         self.timelines = {timeline: timeline.read(at) for timeline in timelines_of(lanes)}
         #: How many tries were made before time passed the last time, and as of when.
         self.tries_before = 0
@@ -250,29 +259,29 @@ class DrainUntil(Drain):
         (lease,) = leases
         self.claimed.add(lease)
         lease.age = (found.as_of - due.entered_at).total_seconds()
-        self.told.verdicts.clear()
+        self.remembered.outcomes.clear()
         with ExitStack() as stack:
             for each in self.timelines:  # a handler may write to all databases
                 stack.enter_context(each.watch())
             self._run(lease)
         entered_at = timeline.stopped_at - datetime.timedelta(seconds=lease.age)
-        for verdict in self.told.verdicts:
-            timeline.written(verdict, entered_at)
+        for outcome in self.remembered.outcomes:
+            timeline.committed(outcome, entered_at)
 
-    def _attempt(self, lease: Lease) -> Verdict | None:
+    def _attempt(self, lease: Lease) -> RowOutcome | None:
         """Try a row, and as long as nothing but time would change by writing the answer, again when it is due again.
 
         A handler that is asked every minute for days says "not yet" thousands of times. Nobody needs that in the database
         who does not look: if a handler looks, time has passed there before it is answered.
         """
         fresh = _copy(lease.instance)
-        with Watch() as watch:
-            verdict = self._try(lease)
-        if watch.has_happened or fresh is None or not _is_quiet(verdict):
-            return verdict
+        with TrySavepoint() as watch:
+            outcome = self._try(lease)
+        if watch.has_happened or fresh is None or not _is_quiet(outcome):
+            return outcome
         began_at, until = self.as_of, self._quiet_until(lease)
-        while not watch.has_happened and _is_quiet(verdict):
-            delay = verdict.delay or 0.0
+        while not watch.has_happened and _is_quiet(outcome):
+            delay = outcome.delay or 0.0
             at = self.as_of + datetime.timedelta(seconds=delay)
             if at >= until:
                 break
@@ -281,10 +290,10 @@ class DrainUntil(Drain):
             self._refuse_to_go_on(lease)
             lease.age += delay
             lease.instance = _grown_older(copy.deepcopy(fresh), at - began_at)
-            with Watch(self._advance) as watch:
-                verdict = self._try(lease)
+            with TrySavepoint(self._advance) as watch:
+                outcome = self._try(lease)
         self._advance()
-        return verdict
+        return outcome
 
     def _quiet_until(self, lease: Lease) -> datetime.datetime:
         """Return when something else happens than that this row is asked."""
@@ -317,11 +326,11 @@ class DrainUntil(Drain):
                 f"{self.as_of}. Let less time pass, or raise max_tries."
             )
 
-    def _count(self, lease: Lease, verdict: Verdict | None, counted: Counter[str]) -> None:
-        if [(each.kind, each.error) for each in self.told.verdicts] == [(Kind.WAITED, "")]:  # most tries, and no news
+    def _count(self, lease: Lease, outcome: RowOutcome | None, counted: Counter[str]) -> None:
+        if [(type(each), each.error) for each in self.remembered.outcomes] == [(Waited, "")]:  # most tries, and no news
             self.tally.waited += 1
         else:
-            super()._count(lease, verdict, counted)
+            super()._count(lease, outcome, counted)
 
     def _end(self, until: Mapping[Timeline, datetime.datetime]) -> None:
         for timeline, at in until.items():
@@ -330,9 +339,9 @@ class DrainUntil(Drain):
             timeline.remember(at)
 
 
-def _is_quiet(verdict: Verdict | None) -> TypeGuard[Verdict]:
+def _is_quiet(outcome: RowOutcome | None) -> TypeGuard[Waited]:
     """Say whether a handler has only said "not yet"."""
-    return verdict is not None and verdict.kind is Kind.WAITED and not verdict.error
+    return isinstance(outcome, Waited) and not outcome.error
 
 
 def _copy(instance: models.Model | None) -> models.Model | None:

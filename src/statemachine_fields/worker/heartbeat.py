@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from django.db import DatabaseError, InterfaceError
 
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.worker.committing import Reconnect
-from statemachine_fields.worker.connections import OwnConnections, is_same
+from statemachine_fields.worker.connections import OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.digest import Digest, cause_of
 from statemachine_fields.worker.inflight import InFlight
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease, now
+from statemachine_fields.worker.lease import Lane, Lease, now
 
 #: Seconds between two looks at the clock.
 TICK = 0.1

@@ -1,15 +1,184 @@
-"""What a process has in hand: every row from its claim to the write of its outcome."""
+"""What a process has in hand: every row from its claim to the write of its outcome. The loops that claim, run, commit, beat and
+watch are peers around it.
+
+Threads take rows one by one and sleep only when there are none; no row has a future or a lock of its own, which would
+cost more than everything else that is done with it.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 
-from statemachine_fields.worker.buffer import Buffer
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease
+from statemachine_fields.worker.lease import Lane, Lease
+from statemachine_fields.worker.outcomes import RowOutcome
+
+#: How long an outcome waits for others to be written with, while there are more to come.
+LINGER = 0.005
+
+
+class Buffer:
+    """Claimed rows, handed out in turns between lanes, no more of a queue at once than its limit.
+
+    Rows for threads and rows for the event loop wait apart, so that neither kind keeps the other from being taken.
+    """
+
+    def __init__(self, lanes: Iterable[Lane], limits: Mapping[str, int | None]) -> None:
+        lock = threading.Lock()
+        self._free = {is_async: threading.Condition(lock) for is_async in (False, True)}
+        self._sleepers = {False: 0, True: 0}
+        lanes = list(lanes)
+        self._rows: dict[bool, dict[Lane, deque[Lease]]] = {
+            is_async: {lane: deque() for lane in lanes} for is_async in (False, True)
+        }
+        self._turns = {False: deque(lanes), True: deque(lanes)}
+        self._limits = {queue: limit for queue, limit in limits.items() if limit is not None}
+        self._running: Counter[str] = Counter()
+        #: How many rows of each queue still run in a process that this one takes the place of.
+        self._elsewhere: Mapping[str, int] = {}
+        self._closed = False
+        #: Called by a thread that finds nothing to do.
+        self.on_idle: Callable[[], None] = lambda: None
+        #: Called when a lane has but few rows left: its name, and how many.
+        self.on_low: Callable[[Lane, int], None] = lambda lane, left: None
+
+    def waiting(self, lane: Lane) -> int:
+        return len(self._rows[False][lane]) + len(self._rows[True][lane])
+
+    def is_empty(self) -> bool:
+        return not any(rows for kind in self._rows.values() for rows in kind.values())
+
+    def put(self, lane: Lane, leases: Iterable[Lease]) -> list[Lease]:
+        """Add rows, behind those that wait; return those that came too late, because the buffer is closed."""
+        added = {False: 0, True: 0}
+        with self._free[False]:
+            if self._closed:
+                return list(leases)
+            if not lane.is_async:
+                before = len(self._rows[False][lane])
+                self._rows[False][lane].extend(leases)
+                added[False] = len(self._rows[False][lane]) - before
+            else:
+                for lease in leases:
+                    self._rows[lease.is_async][lane].append(lease)
+                    added[lease.is_async] += 1
+            for is_async, number in added.items():
+                if number and self._sleepers[is_async]:
+                    self._free[is_async].notify(min(number, self._sleepers[is_async]))
+        return []
+
+    def take(self, *, is_async: bool = False) -> Lease | None:
+        """Return the next row for a thread, or for the event loop, waiting for one; None once the buffer is closed."""
+        # Deques need no lock, and threads fight for one.
+        if not self._limits and not self._closed and (lease := self._next(is_async)) is not None:
+            return lease
+        with self._free[is_async]:
+            while not self._closed:
+                if (lease := self._next(is_async)) is not None:
+                    return lease
+                self.on_idle()
+                self._sleepers[is_async] += 1
+                self._free[is_async].wait()
+                self._sleepers[is_async] -= 1
+            return None
+
+    def _next(self, is_async: bool) -> Lease | None:
+        turns = self._turns[is_async]
+        for _ in range(len(turns)):
+            lane = turns[0]
+            turns.rotate(-1)
+            rows = self._rows[is_async][lane]
+            if not rows or (self._limits and self._is_full(lane.queue)):
+                continue
+            try:
+                lease = rows.popleft()
+            except IndexError:  # another thread was quicker
+                continue
+            if self._limits:
+                self._running[lane.queue] += 1
+            self.on_low(lane, len(rows))
+            return lease
+        return None
+
+    def _is_full(self, queue: str) -> bool:
+        limit = self._limits.get(queue)
+        return limit is not None and self._running[queue] + self._elsewhere.get(queue, 0) >= limit
+
+    def finished(self, lease: Lease) -> None:
+        """Let the next of the same queue run."""
+        if not self._limits:
+            return
+        with self._free[False]:
+            self._running[lease.lane.queue] -= 1
+            self._wake_all()
+
+    def count_elsewhere(self, running: Mapping[str, int]) -> None:
+        """Count rows that run in another process against the limits of their queues."""
+        with self._free[False]:
+            self._elsewhere = running
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for is_async, free in self._free.items():
+            if self._sleepers[is_async]:
+                free.notify_all()
+
+    def close(self) -> list[Lease]:
+        """Hand out no more, wake every thread, and return the rows that nobody took."""
+        with self._free[False]:
+            self._closed = True
+            left: list[Lease] = []
+            for kind in self._rows.values():
+                for rows in kind.values():
+                    while rows:  # one by one: a thread that needs no lock may take one at this moment
+                        try:
+                            left.append(rows.popleft())
+                        except IndexError:
+                            break
+            self._wake_all()
+        return left
+
+
+class Outbox:
+    """Outcomes waiting to be written. Whoever writes them takes all there are, so that the busier, the larger a group."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._outcomes: deque[RowOutcome] = deque()
+        self._batch_size = batch_size
+        self._any = threading.Event()
+        self._now = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    def add(self, outcome: RowOutcome) -> None:
+        self._outcomes.append(outcome)
+        if not self._any.is_set():
+            self._any.set()
+        if len(self._outcomes) >= self._batch_size and not self._now.is_set():
+            self._now.set()
+
+    def flush(self) -> None:
+        """Do not wait for more."""
+        if self._outcomes:
+            self._now.set()
+
+    def take(self, timeout: float) -> list[RowOutcome]:
+        """Return what there is, after a short wait for more to be written with it; nothing after the time-out."""
+        if not self._any.wait(timeout):
+            return []
+        if len(self._outcomes) < self._batch_size:
+            self._now.wait(LINGER)
+        self._any.clear()
+        self._now.clear()
+        taken: list[RowOutcome] = []
+        while self._outcomes and len(taken) < self._batch_size:
+            taken.append(self._outcomes.popleft())
+        if self._outcomes:
+            self._any.set()
+        return taken
 
 
 class InFlight:

@@ -1,132 +1,350 @@
-"""What a handler may answer, and what that comes to. Pure Python."""
+"""What became of a leased row: a class for each outcome, which knows how it is written, reported and counted.
+
+A new outcome is a class here, and whatever makes it in `executor.py`.
+"""
 
 from __future__ import annotations
 
-import enum
+import logging
+import threading
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
+from django.dispatch import Signal
+
+from statemachine_fields.machine.listeners import is_heard
+from statemachine_fields.signals import handler_failed, outcome_dropped, row_parked, rows_deleted
+from statemachine_fields.worker.digest import Digest, cause_of
+from statemachine_fields.worker.writing import CONFIRM, DELETE, ENTER, ENTER_ALONE, ENTER_EACH, RELEASE, STAY, Write
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lease
 
+logger = logging.getLogger("statemachine_fields.worker")
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Move the row to another state.
-
-    :param update: values for other fields of the row, written with the move.
-    :param metadata: facts to keep with the record of the move.
-    :param after: how long the handler of the new state has to wait, instead of its `start_after`.
-    """
-
-    state: str
-    update: Mapping[str, Any] | None = None
-    metadata: Mapping[str, Any] | None = None
-    after: Seconds | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.state, str):
-            raise TypeError(f"Move needs the name of a state, got {self.state!r}.")
-        object.__setattr__(self, "state", plain(self.state))
-        seconds_of(self.after, "after")
+#: What was counted, by machine, state and kind: how often, and how many seconds handlers took.
+Counts = dict[tuple[str, str, str], tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Count a failure and try again: after a while of the handler's choosing, or as the policy says.
-
-    :param error: what went wrong, as a text or an exception, kept on the row.
-    """
-
-    after: Seconds | None = None
-    error: str | BaseException = ""
-
-    def __post_init__(self) -> None:
-        seconds_of(self.after, "after")
-        if not isinstance(self.error, str | BaseException):
-            raise TypeError(f"error must be a text or an exception, got {self.error!r}.")
+def add_to(counts: Counts, key: tuple[str, str, str], number: int, seconds: float) -> None:
+    before, spent = counts.get(key, (0, 0.0))
+    counts[key] = before + number, spent + seconds
 
 
-class TryAgainLater(Exception):
-    """Raised by a handler that cannot tell yet, from however deep. As quiet as returning None.
-
-    :param after: how long to wait, instead of `retry_after`.
-    """
-
-    #: Also of a subclass whose `__init__()` does not call this one.
-    after: Seconds | None = None
-
-    def __init__(self, *args: object, after: Seconds | None = None) -> None:
-        super().__init__(*args)
-        seconds_of(after, "after")
-        self.after = after
-
-
-class Kind(enum.StrEnum):
-    """What becomes of a leased row. Also the names of the counts."""
-
-    MOVED = "moved"
-    #: Not yet: it is asked again.
-    WAITED = "waited"
-    FAILED = "failed"
-    PARKED = "parked"
-    #: Given back as it was.
-    RELEASED = "released"
-    DELETED = "deleted"
-    #: Its handler moved it already.
-    SETTLED_ITSELF = "settled_itself"
-    #: The outcome came too late.
-    DROPPED = "dropped"
-    #: An atomic handler met somebody else's lock or change, and was undone. Never written: it is run again.
-    CONFLICT = "conflict"
-
-
-@dataclass(slots=True)
-class Verdict:
+@dataclass(slots=True, eq=False)
+class RowOutcome:
     """What is to be written of one leased row."""
 
+    #: What it is called in log lines for programs, and what it is counted as, if not as that.
+    kind: ClassVar[str]
+    counted_as: ClassVar[str | None] = None
+    #: What people call it.
+    words: ClassVar[str] = "outcome"
+    #: How it is written.
+    write: ClassVar[Write]
+    #: Whether there is always something to report; else only if there was an error.
+    is_news: ClassVar[bool] = False
+    #: Whether its row may be due at once where it is then.
+    is_due: ClassVar[bool] = False
+    #: Whether it leaves a record, which tells afterwards that it was written.
+    is_recorded: ClassVar[bool] = False
+    #: Whether it is only what an instance says, which may not know that a transaction was undone.
+    is_hearsay: ClassVar[bool] = False
+
     lease: Lease
-    kind: Kind
-    #: In how many seconds the row is due; with None only its horizon counts.
-    delay: float | None = None
+    _: KW_ONLY
     failures: int = 0
     error: str = ""
     exception: BaseException | None = None
-    #: Of a move.
-    to_status: str = ""
-    update: Mapping[str, Any] | None = None
-    metadata: Mapping[str, Any] | None = None
-    written_metadata: str = "{}"
-    record_id: uuid.UUID | None = None
     #: What this one stands for, which the database would not have.
-    instead_of: Verdict | None = None
-    #: Whether the policy wants the move, not the handler.
-    is_by_policy: bool = False
+    instead_of: RowOutcome | None = None
     #: Whether it was sent before, over a connection that broke: it may have been written.
     is_repeated: bool = False
     #: Whether it is known what became of it.
-    is_told: bool = False
+    is_reported: bool = False
     #: How often it could not be written, and when to try again, by the monotonic clock.
     tries: int = 0
     again_at: float = 0.0
 
+    def __str__(self) -> str:
+        return self.words
+
+    def way(self, is_watched: bool) -> Write:
+        """Return how it is written.
+
+        :param is_watched: whether moves of its machine run code of the project's.
+        """
+        return self.write
+
+    def report(self, digest: Digest) -> None:
+        """Log it and send its signal. It stands by now."""
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return what a log line about it is about, for programs."""
+        fields = self.lease.log_fields | {"outcome": self.kind}
+        return fields | {"error": self.error} if self.error else fields
+
+    def _log(self, digest: Digest, level: int, text: str, *facts: object) -> None:
+        """Log a line that starts with the row and its state, and ends with what went wrong."""
+        lease = self.lease
+        cause = (text, str(lease.lane), lease.status, cause_of(self.exception, self.error))
+        values = (lease.label, lease.status, *facts, self.error)
+        digest.log(cause, level, text, *values, error=self.exception, fields=self.log_fields())
+
+    def _send(self, signal: Signal, **facts: Any) -> None:
+        lane = self.lease.lane
+        if is_heard(signal, lane.bound.model):
+            send(signal, lane.bound.model, machine=lane.bound.face, using=lane.using, **facts)
+
+    def _send_failure(self) -> None:
+        facts = {"error": self.error, "failures": self.failures, "exception": self.exception}
+        self._send(handler_failed, instance=self.lease.instance, **facts)
+
+
+@dataclass(slots=True, eq=False)
+class Transitioned(RowOutcome):
+    """The row moves to another state."""
+
+    kind = "moved"
+    is_recorded = True
+
+    _: KW_ONLY
+    to_status: str
+    #: In how many seconds it is due there; None for never.
+    delay: float | None = None
+    update: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    written_metadata: str = "{}"
+    record_id: uuid.UUID | None = None
+    #: Whether the policy wants the move, not the handler.
+    is_by_policy: bool = False
+
+    def __str__(self) -> str:
+        return f"move to {self.to_status!r}"
+
     @property
-    def words(self) -> str:
-        """The verdict, for people."""
-        return f"move to {self.to_status!r}" if self.kind is Kind.MOVED else _WORDS[self.kind]
+    def is_due(self) -> bool:  # type: ignore[override]
+        return self.delay == 0
+
+    def way(self, is_watched: bool) -> Write:
+        if is_watched:
+            return ENTER_ALONE
+        return ENTER_EACH if self.update else ENTER
+
+    def report(self, digest: Digest) -> None:
+        """Report a move that was made because the row failed for good."""
+        self._log(digest, logging.ERROR, "%s failed in state %r for good and was moved to %r. %s", self.to_status)
+        self._send_failure()
+
+    def log_fields(self) -> dict[str, Any]:
+        return super(Transitioned, self).log_fields() | {"to_state": self.to_status}
 
 
-_WORDS = {
-    Kind.WAITED: "not yet",
-    Kind.FAILED: "failure",
-    Kind.PARKED: "parking",
-    Kind.RELEASED: "release",
-    Kind.DELETED: "deletion",
-    Kind.SETTLED_ITSELF: "move of its own",
-    Kind.DROPPED: "outcome",
-    Kind.CONFLICT: "conflict",
-}
+@dataclass(slots=True, eq=False)
+class Stayed(RowOutcome):
+    """The row stays in its state, and its lease ends."""
+
+    write = STAY
+
+    _: KW_ONLY
+    #: In how many seconds it is due; with None only its horizon counts.
+    delay: float | None = None
+
+    @property
+    def horizon(self) -> float | None:
+        """The seconds after its entry when the row is due at the latest."""
+        return self.lease.schedule.horizon
+
+
+@dataclass(slots=True, eq=False)
+class Waited(Stayed):
+    """Not yet: the handler is asked again."""
+
+    kind, words = "waited", "not yet"
+
+
+@dataclass(slots=True, eq=False)
+class Failed(Stayed):
+    """The try is counted as a failure, and there is another."""
+
+    kind, words, is_news = "failed", "failure", True
+
+    def report(self, digest: Digest) -> None:
+        text = "%s failed in state %r, attempt %d; next try in %.0f s. %s"
+        self._log(digest, logging.WARNING, text, self.failures, self.delay or 0.0)
+        self._send_failure()
+
+    def log_fields(self) -> dict[str, Any]:
+        return super(Failed, self).log_fields() | {"retry_seconds": self.delay}
+
+
+@dataclass(slots=True, eq=False)
+class Parked(Stayed):
+    """Nothing is ever due again, until somebody sees to it."""
+
+    kind, words, is_news = "parked", "parking", True
+
+    @property
+    def horizon(self) -> float | None:
+        return None
+
+    def report(self, digest: Digest) -> None:
+        text = "%s is parked in state %r until somebody calls resume() or moves it. %s"
+        self._log(digest, logging.ERROR, text)
+        self._send(row_parked, instance=self.lease.instance, error=self.error)
+
+
+@dataclass(slots=True, eq=False)
+class Released(RowOutcome):
+    """The row is given back as it was."""
+
+    kind, words, write = "released", "release", RELEASE
+
+    def report(self, digest: Digest) -> None:
+        self._log(digest, logging.WARNING, "%s was given back in state %r. %s")
+
+
+@dataclass(slots=True, eq=False)
+class Deleted(RowOutcome):
+    """The row's time is up."""
+
+    kind, words, is_news, write = "deleted", "deletion", True, DELETE
+
+    def report(self, digest: Digest) -> None:
+        lease = self.lease
+        cause, text = ("deleted", str(lease.lane), lease.status), "%s was deleted: its time in state %r was up."
+        digest.log(cause, logging.INFO, text, lease.label, lease.status, fields=self.log_fields())
+        self._send(rows_deleted, keys=[lease.key], state=lease.status)
+
+
+@dataclass(slots=True, eq=False)
+class TransitionedItself(RowOutcome):
+    """The handler has moved the row already, by its instance's account."""
+
+    kind, words, write = "settled_itself", "move of its own", CONFIRM
+    counted_as = Transitioned.kind
+    is_due = is_recorded = is_hearsay = True
+
+    def report(self, digest: Digest) -> None:
+        text = "%s: its handler moved it from %r and then raised. The move stands. %s"
+        self._log(digest, logging.WARNING, text)
+
+
+@dataclass(slots=True, eq=False)
+class Dropped(RowOutcome):
+    """The outcome came too late: the row is no longer ours. Never written."""
+
+    kind = "dropped"
+
+    def report(self, digest: Digest) -> None:
+        lease, late = self.lease, self.instead_of or self
+        digest.log(
+            ("dropped", str(lease.lane), lease.status, late.kind),
+            logging.WARNING,
+            "%s: its %s in state %r came too late and was dropped. The lease (token %d) had ended, or somebody moved or "
+            "released the row.",
+            lease.label,
+            late,
+            lease.status,
+            lease.token,
+            fields=late.log_fields() | {"outcome": self.kind},
+        )
+        self._send(outcome_dropped, instance=lease.instance, outcome=str(late))
+
+
+@dataclass(slots=True, eq=False)
+class Conflicted(RowOutcome):
+    """An atomic handler met somebody else's lock or change, and was undone. Never written: it is run again."""
+
+    kind, words = "conflict", "conflict"
+
+    _: KW_ONLY
+    delay: float = 0.0
+
+
+class Events:
+    """Reports outcomes, and counts by machine and state until somebody takes the counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counts = {}
+        #: Since the start, by kind.
+        self.total: Counter[str] = Counter()
+        #: What all threads of a process log goes through one, which knows what it logged a moment ago.
+        self.digest = Digest(logger)
+
+    def count(self, machine: str, state: str, kind: str, number: int = 1, seconds: float = 0.0) -> None:
+        with self._lock:
+            add_to(self._counts, (machine, state, kind), number, seconds)
+            self.total[kind] += number
+
+    def take_counts(self) -> Counts:
+        """Return what was counted since the last time."""
+        with self._lock:
+            taken, self._counts = self._counts, {}
+        return taken
+
+    def put_back(self, counts: Counts) -> None:
+        """Keep counts that could not be written."""
+        with self._lock:
+            for key, (number, seconds) in counts.items():
+                add_to(self._counts, key, number, seconds)
+
+    def committed(self, outcomes: Sequence[RowOutcome]) -> None:
+        """Report outcomes of one lane that the database has."""
+        counts: Counts = {}
+        machine = str(outcomes[0].lease.lane)
+        for outcome in outcomes:
+            outcome.is_reported = True
+            kind = outcome.counted_as or outcome.kind
+            add_to(counts, (machine, outcome.lease.status, kind), 1, outcome.lease.seconds)
+        for key, (number, seconds) in counts.items():
+            self.count(*key, number, seconds)
+        for outcome in outcomes:
+            if outcome.error or outcome.is_news:
+                outcome.report(self.digest)
+
+    def dropped(self, outcome: RowOutcome) -> None:
+        outcome.is_reported = True
+        lease = outcome.lease
+        self.count(str(lease.lane), lease.status, Dropped.kind, seconds=lease.seconds)
+        Dropped(lease, instead_of=outcome).report(self.digest)
+
+    def deferred(self, outcome: RowOutcome, why: str, error: BaseException | None = None) -> None:
+        """Report a row of which nothing can be written at the moment. It is tried again, after longer and longer waits."""
+        lease = outcome.lease
+        self.digest.log(
+            ("set aside", str(lease.lane), lease.status, outcome.kind, cause_of(error, why)),
+            logging.WARNING,
+            "%s: its %s in state %r cannot be written now and is tried again later. %s",
+            lease.label,
+            outcome,
+            lease.status,
+            why,
+            fields=outcome.log_fields() | {"error": why},
+        )
+
+    def raised_after_commit(self, outcome: RowOutcome, error: BaseException) -> None:
+        """Report code that was to run after a commit and raised. What was committed stands."""
+        lease = outcome.lease
+        self.digest.log(
+            ("on_commit", str(lease.lane), lease.status, cause_of(error)),
+            logging.ERROR,
+            "%s: its %s in state %r is committed, and what was to run after that raised.",
+            lease.label,
+            outcome,
+            lease.status,
+            error=error,
+            fields=outcome.log_fields(),
+        )
+
+
+def send(signal: Signal, sender: Any, **facts: Any) -> None:
+    """Send a signal. Whatever a receiver raises, what it was told has happened."""
+    try:
+        signal.send_robust(sender, **facts)
+    except BaseException:
+        logger.exception("A receiver of a signal of %s raised this, and those after it were not called.", sender)

@@ -33,7 +33,7 @@ LAST_WORDS = 5.0
 
 
 @dataclass(slots=True)
-class Report:
+class ProcessReport:
     """What a process tells its supervisor."""
 
     owner: str
@@ -74,22 +74,22 @@ def run_process(
     """
     signals = _Signals()
     django.setup()
+    from statemachine_fields.worker.lease import lanes_for
     from statemachine_fields.worker.runner import Runner
-    from statemachine_fields.worker.selection import lanes_for
-    from statemachine_fields.worker.watch import Watch
+    from statemachine_fields.worker.watch import Watchdog
 
     gc.freeze()  # what is loaded now stays; the collector need not look at it again and again
     runner = Runner(lanes_for(options), options, predecessor=predecessor)
     signals.stop = runner.stopping
-    line = _Line(pipe, orders_pipe, supervisor, runner, orders)
-    watch = Watch(runner, line.tell)
-    line.tell()
+    link = SupervisorLink(pipe, orders_pipe, supervisor, runner, orders)
+    watchdog = Watchdog(runner, link.report)
+    link.report()
     if is_first:
-        threading.Thread(target=_look_at_clocks, args=(runner,), daemon=True).start()
+        threading.Thread(target=_compare_schedules, args=(runner,), daemon=True).start()
     runner.start()
     while not runner.stopping.wait(TICK) and not runner.is_drained:
-        watch.tick()
-    runner.stop(watch.tick, lambda: not runner.is_recycling or signals.told or line.orders.hurry)
+        watchdog.tick()
+    runner.stop(watchdog.tick, lambda: not runner.is_recycling or signals.is_stop_wanted or link.orders.hurry)
     left = runner.left_behind()
     if left:
         text = "Worker process %d ends, and leases could not be given back: %s. They will run out."
@@ -99,7 +99,7 @@ def run_process(
         logger.error("Worker process %d ends, though it could not look for due rows everywhere.", os.getpid())
     _write_last_statistics(runner)
     runner.events.digest.flush(everything=True)
-    line.say_last(left)
+    link.report_last(left)
     logging.shutdown()
     # Threads may still run whose time was up; nothing but the end of the process stops them.
     os._exit(ENDED)
@@ -111,18 +111,18 @@ class _Signals:
 
     def __init__(self) -> None:
         self.stop: threading.Event | None = None
-        self.told = False
+        self.is_stop_wanted = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, number: int, frame: Any) -> None:
         if self.stop is None:  # nothing has begun, so nothing is left behind
             os._exit(ENDED)
-        self.told = True
+        self.is_stop_wanted = True
         self.stop.set()
 
 
-class _Line:
+class SupervisorLink:
     """The pipes to and from the supervisor."""
 
     def __init__(self, pipe: Any, orders_pipe: Any, supervisor: int, runner: Runner, orders: Orders) -> None:
@@ -136,7 +136,7 @@ class _Line:
         self.orders = orders
         self.runner.inflight.buffer.count_elsewhere(orders.elsewhere)
 
-    def tell(self) -> bool:
+    def report(self) -> bool:
         """Say how it goes, hear what there is to hear, and return whether the supervisor lives."""
         with contextlib.suppress(OSError, EOFError):
             if select.select([], [self.pipe], [], 0)[1]:  # a supervisor that does not listen must not hold us up
@@ -145,16 +145,16 @@ class _Line:
                 self._obey(self.orders_pipe.recv())
         return os.getppid() == self.supervisor
 
-    def say_last(self, left: str) -> None:
+    def report_last(self, left: str) -> None:
         report = self._report()
         report.ended, report.left = True, left
         with contextlib.suppress(OSError):
             if select.select([], [self.pipe], [], LAST_WORDS)[1]:
                 self.pipe.send(report)
 
-    def _report(self) -> Report:
+    def _report(self) -> ProcessReport:
         runner = self.runner
-        return Report(
+        return ProcessReport(
             owner=runner.owner,
             total=dict(runner.events.total),
             held=len(runner.inflight.held),
@@ -163,7 +163,7 @@ class _Line:
         )
 
 
-def _look_at_clocks(runner: Runner) -> None:
+def _compare_schedules(runner: Runner) -> None:
     """Say so if rows wait that no longer should, or should and do not: the policy in the code has changed."""
     from statemachine_fields.schedule.reschedule import mismatches
 

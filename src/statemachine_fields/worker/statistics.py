@@ -17,14 +17,9 @@ from django.utils import timezone
 from statemachine_fields.conf import settings
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.tallies import Tally
-from statemachine_fields.worker.backoff import Backoff
-from statemachine_fields.worker.connections import close_connections
-from statemachine_fields.worker.events import Counts, Events, add_to
+from statemachine_fields.worker.connections import Backoff, close_connections
 from statemachine_fields.worker.models import RunStatistics
-from statemachine_fields.worker.outcomes import Kind
-
-#: Kinds that are counted as another.
-COUNTED_AS: dict[str, str] = {Kind.SETTLED_ITSELF: Kind.MOVED}
+from statemachine_fields.worker.outcomes import Counts, Events
 
 WRITE_EVERY = 5.0
 DELETE_EVERY = 3600.0
@@ -96,10 +91,7 @@ class StatisticsWriter:
 
 
 def _tallies(counts: Counts) -> list[Tally]:
-    summed: Counts = {}
-    for (machine, state, kind), (number, seconds) in counts.items():
-        add_to(summed, (machine, state, str(COUNTED_AS.get(kind, kind))), number, seconds)
-    return [Tally(*key, number, seconds) for key, (number, seconds) in summed.items()]
+    return [Tally(*key, number, seconds) for key, (number, seconds) in counts.items()]
 
 
 def this_period() -> datetime.datetime:

@@ -24,7 +24,7 @@ from django.db import connections
 
 from statemachine_fields.worker.digest import Digest
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.process import Orders, Report, run_process
+from statemachine_fields.worker.process import Orders, ProcessReport, run_process
 
 logger = logging.getLogger("statemachine_fields.worker")
 digest = Digest(logger)
@@ -54,7 +54,7 @@ class Child:
     slot: int
     started_at: float
     heard_at: float
-    report: Report | None = None
+    report: ProcessReport | None = None
     is_replaced: bool = False
     is_killed: bool = False
     orders: Orders = field(default_factory=Orders)
@@ -188,7 +188,7 @@ class Supervisor:
     def _hear(self, child: Child) -> None:
         with contextlib.suppress(EOFError, OSError):
             while child.pipe.poll():
-                report: Report = child.pipe.recv()
+                report: ProcessReport = child.pipe.recv()
                 child.report, child.heard_at = report, time.monotonic()
                 if report.recycling and not child.is_replaced and not self.is_stopping:
                     child.is_replaced = True
@@ -324,7 +324,7 @@ class Supervisor:
         total: Counter[str] = Counter(self.gone)
         for report in reports:
             total.update(report.total)
-        now, moved = time.monotonic(), total["moved"] + total["settled_itself"]
+        now, moved = time.monotonic(), total["moved"]
         since, before = self.last_total
         rate = (moved - before) / max(now - since, 0.001)
         self.last_total = (now, moved)

@@ -18,9 +18,8 @@ from django.db import connections, models
 from statemachine_fields.db.aging import Aging, Due, database_now, in_use, keep, recall
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.registry import all_machines, find_machine
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Kind, Verdict
+from statemachine_fields.worker.lease import Lane, Lease
+from statemachine_fields.worker.outcomes import RowOutcome, Stayed
 
 #: By how much the instant at which time stands still lies before the clock, so that what is due then is due on a database
 #: with a coarse clock, too, and what is written from then on can be told from what was there.
@@ -115,7 +114,7 @@ class Timeline:
         for bound, lanes in self.lanes.items():
             if (aging := self.agings[_columns(bound)]) not in self._in_use:
                 continue
-            priorities = {state: clock.priority for lane in lanes for state, clock in lane.schedules.items()}
+            priorities = {state: each.priority for lane in lanes for state, each in lane.schedules.items()}
             without = besides.key if besides is not None and besides.lane.bound is bound else None
             due = aging.first_due(priorities, self.stopped_at, without)
             if due is None:
@@ -165,14 +164,14 @@ class Timeline:
             aging.pass_time(self.stopped_at, step)
         self.passed = self.passed._replace(by=self.passed.by + step)
 
-    def written(self, verdict: Verdict, entered_at: datetime.datetime) -> None:
+    def committed(self, outcome: RowOutcome, entered_at: datetime.datetime) -> None:
         """Count the wait of a row that stays from where time stands still, and not from when that was written."""
-        if verdict.kind not in (Kind.WAITED, Kind.FAILED):
+        if not isinstance(outcome, Stayed):
             return
-        lease = verdict.lease
-        dues = [] if verdict.delay is None else [self.stopped_at + datetime.timedelta(seconds=verdict.delay)]
-        if lease.schedule.horizon is not None:
-            horizon = entered_at + datetime.timedelta(seconds=lease.schedule.horizon)
+        lease = outcome.lease
+        dues = [] if outcome.delay is None else [self.stopped_at + datetime.timedelta(seconds=outcome.delay)]
+        if outcome.horizon is not None:
+            horizon = entered_at + datetime.timedelta(seconds=outcome.horizon)
             dues.append(max(horizon, self.stopped_at))
         if dues:
             self.agings[_columns(lease.lane.bound)].set_due(lease.key, lease.sequence, min(dues))

@@ -19,18 +19,18 @@ from statemachine_fields.worker.runner import Runner
 
 logger = logging.getLogger("statemachine_fields.worker")
 
-TELL_EVERY = 0.5
+REPORT_EVERY = 0.5
 #: How long a coroutine that was cancelled may take to end before its process is replaced.
 GRACE = 1.0
 
 
-class Watch:
+class Watchdog:
     """Looks after one runner, at each `tick()`."""
 
-    def __init__(self, runner: Runner, tell: Callable[[], bool]) -> None:
+    def __init__(self, runner: Runner, report: Callable[[], bool]) -> None:
         self.runner = runner
-        self.tell = tell
-        self._told_at = 0.0
+        self.report = report
+        self._reported_at = 0.0
         self._cancelled: dict[Lease, float] = {}
 
     def tick(self) -> None:
@@ -40,10 +40,10 @@ class Watch:
             self.runner.events.digest.log(("silent", line), logging.WARNING, text, line)
         self.runner.tick()
         now = time.monotonic()
-        if now - self._told_at >= TELL_EVERY:
-            self._told_at = now
+        if now - self._reported_at >= REPORT_EVERY:
+            self._reported_at = now
             self.runner.events.digest.flush()
-            if not self.tell() and not self.runner.stopping.is_set():
+            if not self.report() and not self.runner.stopping.is_set():
                 logger.error("The supervisor of worker process %d is gone. The process stops.", os.getpid())
                 self.runner.stopping.set()
 
@@ -73,8 +73,8 @@ class Watch:
                 if lease is culprit:
                     self._time_is_up(lease)
                 else:
-                    self.runner.give_back([lease], "Another coroutine blocked the event loop.")
-        self.runner.ways.flush()
+                    self.runner.running.give_back([lease], "Another coroutine blocked the event loop.")
+        self.runner.commits.flush()
         who = "a coroutine" if culprit is None else f"the coroutine of {culprit.label} in state {culprit.status!r}"
         self.runner.recycle(f"{who} blocks the event loop")
 
@@ -86,8 +86,8 @@ class Watch:
             self._judge(lease)
 
     def _judge(self, lease: Lease) -> None:
-        self.runner.ways.post(self.runner.attempts.time_is_up(lease))
-        self.runner.ways.flush()
+        self.runner.commits.post(self.runner.executor.time_is_up(lease))
+        self.runner.commits.flush()
         if threading.current_thread() is not threading.main_thread():
             close_connections()
 

@@ -1,30 +1,25 @@
-"""The ways in which outcomes are written, each for rows of one lane, and which outcome goes which way."""
+"""How outcomes are written: the effects on rows of one lane, and what else is asked of the database about leased rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections, models
 
-from statemachine_fields.db.dialect import sqlstate
+from statemachine_fields.db.dialect import is_timeout
 from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import auto_now_fields
-from statemachine_fields.worker.lanes import Lane
-from statemachine_fields.worker.outcomes import Kind, Verdict
 
-QUERY_CANCELED = "57014"
+if TYPE_CHECKING:
+    from statemachine_fields.worker.lease import Lane, Lease
+    from statemachine_fields.worker.outcomes import RowOutcome, Stayed, Transitioned
 
-#: How many rows one transaction deletes: what hangs on them is deleted with them, and is not known beforehand.
-DELETED_AT_ONCE = 100
 DELETING_SECONDS = 60.0
-#: How many rows one transaction moves that are written one by one.
-MOVED_AT_ONCE = 100
-Write = Callable[[Lane, Sequence[Verdict]], set[Any]]
-Group = tuple[Lane, Write, int]
 
 
 class NotWritten(Exception):
@@ -36,54 +31,20 @@ class NotWritten(Exception):
         )
 
 
-def groups_of(verdicts: Iterable[Verdict]) -> dict[Group, list[Verdict]]:
-    """Sort verdicts by what can be written together, and how. What runs code of the user's is written alone, so that a
-    receiver that raises undoes nobody else's move."""
-    groups: dict[Group, list[Verdict]] = {}
-    singly: dict[Lane, bool] = {}
-    for verdict in verdicts:
-        lane, how = verdict.lease.lane, _WAYS[verdict.kind]
-        if verdict.kind is Kind.MOVED:
-            if lane not in singly:
-                singly[lane] = needs_each_row(lane.bound)
-            if verdict.update or singly[lane]:
-                how = move_singly
-        alone = id(verdict) if how is move_singly and singly[lane] else 0
-        groups.setdefault((lane, how, alone), []).append(verdict)
-    for group, members in list(groups.items()):
-        if len({verdict.lease.key for verdict in members}) < len(members):
-            groups[group] = _first_tries(group, members, groups)
-    return groups
+# Each of these returns the keys of the rows that it wrote, or that it found written.
 
 
-def _first_tries(group: Group, members: list[Verdict], groups: dict[Group, list[Verdict]]) -> list[Verdict]:
-    """Return verdicts of different rows, and put the others into groups of their own: a process may have taken its own row
-    again, and the answer names rows, not tries."""
-    lane, how, _alone = group
-    first: dict[Any, Verdict] = {}
-    for verdict in members:
-        if first.setdefault(verdict.lease.key, verdict) is not verdict:
-            groups[lane, how, id(verdict)] = [verdict]
-    return list(first.values())
-
-
-def write_now(verdict: Verdict) -> bool:
-    """Write one verdict in the transaction that is open, and say whether the row was still ours."""
-    ((lane, how, _alone),) = groups_of([verdict])
-    return verdict.lease.key in how(lane, [verdict])
-
-
-def move_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
+def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
-    new = [verdict for verdict in verdicts if verdict.record_id is None]
-    for verdict, record_id in zip(new, uuid7_many(len(new)), strict=True):
-        verdict.record_id = record_id
+    new = [outcome for outcome in outcomes if outcome.record_id is None]
+    for outcome, record_id in zip(new, uuid7_many(len(new)), strict=True):
+        outcome.record_id = record_id
     rows = {
-        **compared(verdicts),
-        "status": [verdict.to_status for verdict in verdicts],
-        "next_at": [verdict.delay for verdict in verdicts],
-        "record": [verdict.record_id for verdict in verdicts],
-        "metadata": [verdict.written_metadata for verdict in verdicts],
+        **compared(outcomes),
+        "status": [outcome.to_status for outcome in outcomes],
+        "next_at": [outcome.delay for outcome in outcomes],
+        "record": [outcome.record_id for outcome in outcomes],
+        "metadata": [outcome.written_metadata for outcome in outcomes],
     }
     model: Any = lane.bound.model
     fields = auto_now_fields(model)
@@ -94,36 +55,31 @@ def move_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
     return lane.enter(rows, updates)
 
 
-def move_singly(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
-    """Move rows one by one, in one transaction, with all that `transition_to()` does."""
-    done = set()
-    for verdict in verdicts:
-        lease = verdict.lease
-        if lane.lock(lease.key, lease.token) and move_one(verdict):
-            done.add(lease.key)
-    return done
+def enter_each(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
+    """Move rows one by one, with all that `transition_to()` does."""
+    return {outcome.lease.key for outcome in outcomes if lock(outcome.lease) and enter_one(outcome)}
 
 
-def move_one(verdict: Verdict) -> bool:
+def enter_one(outcome: Transitioned) -> bool:
     """Move one locked row as `transition_to()` would; False if it is no longer ours.
 
     The row is loaded anew. What the handler has made of its instance is its own affair: it may be another row by now.
     """
-    lease, lane = verdict.lease, verdict.lease.lane
+    lease, lane = outcome.lease, outcome.lease.lane
     row: Any = models.QuerySet(lane.bound.model, using=lane.using).filter(pk=lease.key).first()
     if row is None:
         return False
-    verdict.record_id = verdict.record_id or uuid7()
+    outcome.record_id = outcome.record_id or uuid7()
     transitioner = Transitioner(
         lane.bound,
         row,
-        verdict.to_status,
-        verdict.metadata,
-        update=verdict.update,
+        outcome.to_status,
+        outcome.metadata,
+        update=outcome.update,
         expected=lease.status,
         lease=lease.token,
-        delay=verdict.delay,
-        record_id=verdict.record_id,
+        delay=outcome.delay,
+        record_id=outcome.record_id,
         using=lane.using,
     )
     try:
@@ -135,26 +91,54 @@ def move_one(verdict: Verdict) -> bool:
     return True
 
 
-def settle_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
+def has_record(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
+    """Find moves that have a record under the id they were sent with."""
+    sent = {outcome.record_id: outcome.lease.key for outcome in outcomes if outcome.record_id is not None}
+    records: models.QuerySet[Any] = models.QuerySet(lane.bound.transition_model, using=lane.using)
+    found = records.filter(pk__in=list(sent)).values_list("pk", flat=True) if sent else ()
+    return {sent[record_id] for record_id in found}
+
+
+def stay(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
+    """Write what became of rows that stay in their state."""
     rows = {
-        **compared(verdicts),
-        "failures": [verdict.failures for verdict in verdicts],
-        "error": [verdict.error for verdict in verdicts],
-        "next_at": [verdict.delay for verdict in verdicts],
-        "horizon": [None if each.kind is Kind.PARKED else each.lease.schedule.horizon for each in verdicts],
+        **compared(outcomes),
+        "failures": [outcome.failures for outcome in outcomes],
+        "error": [outcome.error for outcome in outcomes],
+        "next_at": [outcome.delay for outcome in outcomes],
+        "horizon": [outcome.horizon for outcome in outcomes],
     }
     return lane.stay(rows)
 
 
-def release_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
-    keys, tokens = pairs(verdicts)
-    return lane.release(keys, tokens)
+def has_stayed(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
+    names = lane.bound.names
+    return {
+        each.lease.key
+        for each in outcomes
+        if _was_left(each.lease, {names.failures: each.failures, names.error: each.error, names.crashes: 0})
+    }
 
 
-def delete_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
+def release(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
+    return lane.release(*pairs(outcomes))
+
+
+def was_released(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
+    return {outcome.lease.key for outcome in outcomes if _was_left(outcome.lease, {})}
+
+
+def _was_left(lease: Lease, columns: dict[str, Any]) -> bool:
+    """Say whether a row is as we left it when we ended its lease."""
+    names = lease.lane.bound.names
+    ended = {names.lease_token: lease.token + 1, names.status: lease.status, names.lease_owner: ""}
+    return row_of(lease).filter(**ended, **columns).exists()
+
+
+def delete(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
     """Delete rows through the ORM, with what hangs on them: those that are still ours and in their state."""
-    keys, tokens = pairs(verdicts)  # extending the leases locks the rows
-    ours = lane.beat(keys, tokens, DELETING_SECONDS)
+    # Extending the leases locks the rows.
+    ours = lane.beat(*pairs(outcomes), DELETING_SECONDS)
     rows: models.QuerySet[Any] = models.QuerySet(lane.bound.model, using=lane.using).filter(pk__in=ours)
     rows.delete()
     if ours and rows.exists():
@@ -162,36 +146,72 @@ def delete_together(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
     return ours
 
 
-def leave_alone(lane: Lane, verdicts: Sequence[Verdict]) -> set[Any]:
+def was_deleted(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
+    return {outcome.lease.key for outcome in outcomes if not row_of(outcome.lease).exists()}
+
+
+def confirm(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
     """Write nothing: the handlers have moved the rows, if there is a record of it. A handler may move its row in a
     transaction that is then undone, and the instance does not learn of that."""
-    moves = {each.lease.key: each.lease.sequence + 1 for each in verdicts}
+    moves = {outcome.lease.key: outcome.lease.sequence + 1 for outcome in outcomes}
     records: Any = models.QuerySet(lane.bound.transition_model, using=lane.using)
     found = records.filter(instance_id__in=[*moves], sequence__in={*moves.values()})
     recorded = set(found.values_list("instance_id", "sequence"))
     return {key for key, sequence in moves.items() if (key, sequence) in recorded}
 
 
-_WAYS: dict[Kind, Write] = {
-    Kind.MOVED: move_together,
-    Kind.WAITED: settle_together,
-    Kind.FAILED: settle_together,
-    Kind.PARKED: settle_together,
-    Kind.RELEASED: release_together,
-    Kind.DELETED: delete_together,
-    Kind.SETTLED_ITSELF: leave_alone,
-}
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """One way to write outcomes of a lane, together."""
 
-#: What takes more than one statement, and how many rows it takes at once.
-IN_TRANSACTION = (move_singly, delete_together)
-MOST_AT_ONCE: dict[Write, int] = {move_singly: MOVED_AT_ONCE, delete_together: DELETED_AT_ONCE}
-
-#: The verdicts that leave a row in its state.
-STAYING = (Kind.WAITED, Kind.FAILED, Kind.PARKED, Kind.RELEASED)
+    run: Callable[[Lane, Sequence[Any]], set[Any]]
+    #: Which of those that were sent before were written, as far as that can be seen.
+    find: Callable[[Lane, Sequence[Any]], set[Any]]
+    #: The thread that writes so: what may take long has others than what is quick.
+    role: str = "committer"
+    #: Whether it takes more than one statement, and how many rows it takes at once: of those that are deleted, what hangs on
+    #: them is not known beforehand.
+    is_transaction: bool = False
+    most: int | None = None
 
 
-def compared(verdicts: Sequence[Verdict]) -> dict[str, list[Any]]:
-    leases = [verdict.lease for verdict in verdicts]
+ENTER = Write(enter, has_record)
+ENTER_EACH = Write(enter_each, has_record, "writer", is_transaction=True, most=100)
+#: What runs code of the project's is written alone, so that a receiver that raises undoes nobody else's move.
+ENTER_ALONE = Write(enter_each, has_record, "writer", is_transaction=True, most=1)
+STAY = Write(stay, has_stayed)
+RELEASE = Write(release, was_released)
+DELETE = Write(delete, was_deleted, "housekeeper", is_transaction=True, most=100)
+CONFIRM = Write(confirm, confirm)
+
+#: The threads that write.
+ROLES = ("committer", "writer", "housekeeper")
+
+
+def write_now(outcome: RowOutcome) -> bool:
+    """Write one outcome in the transaction that is open, and say whether the row was still ours."""
+    lane = outcome.lease.lane
+    return outcome.lease.key in outcome.way(needs_each_row(lane.bound)).run(lane, [outcome])
+
+
+def lock(lease: Lease) -> bool:
+    """Lock a row until the transaction ends, if it is still ours and nobody else has it locked."""
+    lane = lease.lane
+    return lane.lock(lease.key, lease.token)
+
+
+def held(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
+    """Return the keys of rows that are still ours, locked or not."""
+    return lane.held(*pairs(outcomes))
+
+
+def row_of(lease: Lease) -> models.QuerySet[Any]:
+    rows: models.QuerySet[Any] = models.QuerySet(lease.lane.bound.model, using=lease.lane.using)
+    return rows.filter(pk=lease.key)
+
+
+def compared(outcomes: Sequence[RowOutcome]) -> dict[str, list[Any]]:
+    leases = [outcome.lease for outcome in outcomes]
     return {
         "key": [lease.key for lease in leases],
         "was_lease_token": [lease.token for lease in leases],
@@ -199,14 +219,14 @@ def compared(verdicts: Sequence[Verdict]) -> dict[str, list[Any]]:
     }
 
 
-def pairs(verdicts: Sequence[Verdict]) -> tuple[list[Any], list[int]]:
-    return [verdict.lease.key for verdict in verdicts], [verdict.lease.token for verdict in verdicts]
+def pairs(outcomes: Sequence[RowOutcome]) -> tuple[list[Any], list[int]]:
+    return [outcome.lease.key for outcome in outcomes], [outcome.lease.token for outcome in outcomes]
 
 
 def is_in_the_way(lane: Lane, error: BaseException) -> bool:
     """Say whether the database gave up because of somebody else or for want of time. Nothing is wrong with the row, and the
     next try may succeed."""
-    return is_conflict(lane, error) or sqlstate(error) == QUERY_CANCELED
+    return is_conflict(lane, error) or is_timeout(error)
 
 
 def is_conflict(lane: Lane, error: BaseException) -> bool:
@@ -215,4 +235,9 @@ def is_conflict(lane: Lane, error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, ConcurrentTransition) else error
     if not isinstance(cause, DatabaseError):
         return False
-    return lane.dialect.is_conflict(cause) or lane.dialect.is_statement_lost(cause)
+    return lane.dialect.is_conflict(cause) or is_lost_statement(lane, cause)
+
+
+def is_lost_statement(lane: Lane, error: BaseException) -> bool:
+    """Say whether nothing was run, because the server no longer has what was prepared, and the next try will not ask."""
+    return lane.dialect.is_statement_lost(error)

@@ -14,11 +14,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from statemachine_fields.db.dialect import dialect_for, is_served
+from statemachine_fields.machine.binding import Binding
 from statemachine_fields.management.arguments import add_labels, at_least
+from statemachine_fields.management.machines import find
 from statemachine_fields.schedule.policy import is_queue_name
-from statemachine_fields.worker.lanes import lanes_of
+from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.selection import select_machines
 from statemachine_fields.worker.supervisor import Supervisor
 
 LOGGER = logging.getLogger("statemachine_fields")
@@ -131,9 +132,7 @@ class Command(BaseCommand):
     def _warn_of_small_pools(self, lanes: list[Any], threads: int, coroutine_connections: int) -> None:
         """Say so if handlers may have to wait for a connection. What the worker itself uses is not from the pool."""
         for using in {lane.using for lane in lanes}:
-            handlers = [
-                clock.handler for lane in lanes for clock in lane.schedules.values() if clock.handler is not None
-            ]
+            handlers = [each.handler for lane in lanes for each in lane.schedules.values() if each.handler is not None]
             is_async = any(handler.is_async for handler in handlers)
             wanted = coroutine_connections if is_async else 0
             wanted += threads if any(not handler.is_async for handler in handlers) else 0
@@ -165,10 +164,25 @@ class Command(BaseCommand):
             connection.close()
 
 
+def select_machines(labels: list[str], excluded: list[str]) -> list[Binding[Any]]:
+    """Return the timed machines that labels name, or all, less those excluded; or raise CommandError."""
+    found = find(labels)
+    timed = [machine for machine in found if machine.is_timed]
+    if labels and (plain := [machine for machine in found if not machine.is_timed]) and not timed:
+        raise CommandError(
+            f"{', '.join(map(str, plain))}: no state has a handler or a policy, so there is nothing for a worker to do."
+        )
+    less = set(find(excluded)) if excluded else set()
+    machines = [machine for machine in timed if machine not in less]
+    if not machines:
+        raise CommandError("No timed machine is left to serve. Give a state a handler or a policy, or exclude less.")
+    return machines
+
+
 def room_in_pools(lanes: list[Any], threads: int) -> float:
     """Return how many connections coroutines can have beside the threads that run handlers, at least one."""
     sizes = [pool_size(connections[lane.using].settings_dict["OPTIONS"].get("pool")) for lane in lanes]
-    handlers = [clock.handler for lane in lanes for clock in lane.schedules.values() if clock.handler is not None]
+    handlers = [each.handler for lane in lanes for each in lane.schedules.values() if each.handler is not None]
     taken = threads if any(not handler.is_async for handler in handlers) else 0
     return min((max(size - taken, 1) for size in sizes if size is not None), default=math.inf)
 
@@ -204,7 +218,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, with what it is about in fields of their own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
@@ -212,10 +226,10 @@ class JsonFormatter(logging.Formatter):
             "thread": record.threadName,
             "message": record.getMessage(),
         }
-        said.update({name: value for name, value in vars(record).items() if name not in STANDARD})
+        fields.update({name: value for name, value in vars(record).items() if name not in STANDARD})
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False, default=str)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 def _seconds(text: str) -> float:

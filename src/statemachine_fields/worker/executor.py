@@ -18,9 +18,19 @@ from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.updates import read_update
 from statemachine_fields.schedule.policy import plain, seconds_of
+from statemachine_fields.worker.answers import Move, Retry, TryAgainLater
 from statemachine_fields.worker.connections import Trouble, diagnose
 from statemachine_fields.worker.lease import HandlerContext, Lease
-from statemachine_fields.worker.outcomes import Kind, Move, Retry, TryAgainLater, Verdict
+from statemachine_fields.worker.outcomes import (
+    Conflicted,
+    Deleted,
+    Failed,
+    Parked,
+    RowOutcome,
+    Transitioned,
+    TransitionedItself,
+    Waited,
+)
 
 #: How much of an error is kept on the row.
 LONGEST_ERROR = 4000
@@ -36,8 +46,8 @@ MOST_CUTS, MOST_CUT_ROWS = 10, 1000
 
 
 @dataclass(slots=True)
-class Attempts:
-    """How tries are made and judged. Holds no row and no connection, so that all threads share one."""
+class HandlerExecutor:
+    """Runs handlers, and says what their answers come to. Holds no row and no connection, so that all threads share one."""
 
     max_crashes: int
     time_limit: float | None = None
@@ -52,21 +62,21 @@ class Attempts:
     #: How often the connection of a row's handler was cut, by machine, key and sequence.
     _cuts: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
-    def without_handler(self, lease: Lease) -> Verdict | None:
+    def without_handler(self, lease: Lease) -> RowOutcome | None:
         """Return what becomes of a row that needs no handler to be run; None if it does."""
-        clock = lease.schedule
+        schedule = lease.schedule
         if lease.load_error is not None:
             return self._park(lease, f"The row could not be loaded: {described(lease.load_error)}", lease.load_error)
         if lease.crashes >= self.max_crashes:
             reason = f"Given up: {lease.crashes} workers died while they ran this row, or vanished. {lease.error}"
             return self._give_up(lease, reason, None, lease.failures, {"crashes": lease.crashes})
         if self._is_to_be_deleted(lease):
-            return Verdict(lease, Kind.DELETED)
-        if clock.handler is not None:
+            return Deleted(lease)
+        if schedule.handler is not None:
             return None
         if self._is_timed_out(lease):
             return self._time_out(lease)
-        return Verdict(lease, Kind.WAITED, failures=lease.failures)
+        return Waited(lease, failures=lease.failures)
 
     def begin(self, lease: Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Start the time of a try, and return its handler and what to call it with."""
@@ -78,24 +88,24 @@ class Attempts:
         method = getattr(lease.instance, handler.name)
         return method, ((HandlerContext(lease, self.stop),) if handler.wants_context else ())
 
-    def run(self, lease: Lease) -> Verdict:
+    def run(self, lease: Lease) -> RowOutcome:
         """Do what is to be done with the row, in this thread, and say what becomes of it."""
         try:
-            verdict = self.without_handler(lease)
-            if verdict is not None:
-                return verdict
+            outcome = self.without_handler(lease)
+            if outcome is not None:
+                return outcome
             method, arguments = self.begin(lease)
             answer = method(*arguments)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self.judge_error(lease, error)
         return self.judged(lease, answer)
 
-    async def arun(self, lease: Lease) -> Verdict:
+    async def arun(self, lease: Lease) -> RowOutcome:
         """As `run()`, for a handler that is a coroutine function."""
         try:
-            verdict = self.without_handler(lease)
-            if verdict is not None:
-                return verdict
+            outcome = self.without_handler(lease)
+            if outcome is not None:
+                return outcome
             method, arguments = self.begin(lease)
             answer = await method(*arguments)
         except BaseException as error:
@@ -104,36 +114,36 @@ class Attempts:
             return await self._ajudge(self.judge_error, lease, error)
         return await self._ajudge(self.judged, lease, answer)
 
-    async def ajudge_error(self, lease: Lease, error: BaseException) -> Verdict:
+    async def ajudge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
         """As `judge_error()`, on the event loop."""
         return await self._ajudge(self.judge_error, lease, error)
 
-    async def _ajudge(self, judge: Callable[[Lease, Any], Verdict], lease: Lease, answer: Any) -> Verdict:
+    async def _ajudge(self, judge: Callable[[Lease, Any], RowOutcome], lease: Lease, answer: Any) -> RowOutcome:
         """Judge on the loop, unless the database is asked: by guards, or whether it is there."""
         if lease.lane.bound.guards or (isinstance(answer, BaseException) and is_connection_error(answer)):
             return await sync_to_async(judge)(lease, answer)
         return judge(lease, answer)
 
-    def judged(self, lease: Lease, answer: object) -> Verdict:
+    def judged(self, lease: Lease, answer: object) -> RowOutcome:
         """Return what a handler's answer comes to. What is wrong with it counts as a failure of the handler."""
         try:
             return self.judge(lease, answer)
         except BaseException as error:  # noqa: BLE001 - of a guard, or in the words of an object that was returned
             return self.judge_error(lease, error)
 
-    def judge(self, lease: Lease, answer: object) -> Verdict:
+    def judge(self, lease: Lease, answer: object) -> RowOutcome:
         """Return what a handler's answer comes to. What is wrong with it is raised, as if the handler had."""
         self._end(lease)
         if self._has_moved_itself(lease):
             if answer is None:
-                return Verdict(lease, Kind.SETTLED_ITSELF)
+                return TransitionedItself(lease)
             raise TypeError(f"The handler moved the row itself and returned {answer!r} as well. Return None then.")
         if answer is None:
             return self._wait(lease, None)
         if isinstance(answer, str):
             delays = lease.lane.plain_moves.get(lease.status)
             if delays is not None and answer in delays:  # nothing to be asked or checked
-                return Verdict(lease, Kind.MOVED, delay=delays[answer], to_status=plain(answer))
+                return Transitioned(lease, delay=delays[answer], to_status=plain(answer))
             return self._move(lease, Move(answer))
         if isinstance(answer, Move):
             return self._move(lease, answer)
@@ -145,31 +155,31 @@ class Attempts:
             f"The handler returned {answer!r}. It must return a state, None for not yet, a Move or a Retry."
         )
 
-    def judge_error(self, lease: Lease, error: BaseException) -> Verdict:
+    def judge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
         """Return what an exception of a handler comes to."""
         self._end(lease)
         try:
             if self._has_moved_itself(lease):  # the move stands, and the row is no longer ours to fail
-                return Verdict(lease, Kind.SETTLED_ITSELF, error=described(error), exception=error)
+                return TransitionedItself(lease, error=described(error), exception=error)
             return self._judge_error(lease, error)
         except BaseException:  # noqa: BLE001 - of the exception's own making, or of what is left of the instance
             return self._fail(lease, described(error), error, None)
 
-    def not_moved(self, verdict: Verdict) -> Verdict:
+    def not_moved(self, outcome: RowOutcome) -> RowOutcome:
         """Return what becomes of a row that its handler moved in a transaction which was then undone."""
-        if verdict.exception is not None:
-            return self._judge_error(verdict.lease, verdict.exception)
-        return self._wait(verdict.lease, None)
+        if outcome.exception is not None:
+            return self._judge_error(outcome.lease, outcome.exception)
+        return self._wait(outcome.lease, None)
 
-    def _judge_error(self, lease: Lease, error: BaseException) -> Verdict:
+    def _judge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
         if isinstance(error, TryAgainLater):
             return self._wait(lease, error.after)
         if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
             # Not the row's fault, so no failure, but no reason to hurry either.
-            verdict = self._wait(lease, min(lease.schedule.retry_after, AWAY_SECONDS))
-            if verdict.kind is Kind.WAITED:
-                verdict.error, verdict.exception = shortened(described(error)), error
-            return verdict
+            outcome = self._wait(lease, min(lease.schedule.retry_after, AWAY_SECONDS))
+            if isinstance(outcome, Waited):
+                outcome.error, outcome.exception = shortened(described(error)), error
+            return outcome
         return self._fail(lease, described(error), error, None)
 
     def _is_forgiven(self, lease: Lease, trouble: Trouble) -> bool:
@@ -183,16 +193,16 @@ class Attempts:
             del self._cuts[next(iter(self._cuts))]
         return cuts <= MOST_CUTS
 
-    def judge_conflict(self, lease: Lease, error: BaseException) -> Verdict:
+    def judge_conflict(self, lease: Lease, error: BaseException) -> RowOutcome:
         """Return what becomes of a row whose atomic handler was undone because somebody else was in its way: nothing is
         wrong with it, so that it is run again a few times; but what is always in the way is a failure."""
         if lease.conflicts >= MOST_CONFLICTS:
             return self.judge_error(lease, error)
         lease.conflicts += 1
         delay = CONFLICT_SECONDS * 2**lease.conflicts * random.uniform(0.5, 1.0)  # noqa: S311 - to meet less often
-        return Verdict(lease, Kind.CONFLICT, delay=delay, error=shortened(described(error)), exception=error)
+        return Conflicted(lease, delay=delay, error=shortened(described(error)), exception=error)
 
-    def time_is_up(self, lease: Lease) -> Verdict:
+    def time_is_up(self, lease: Lease) -> RowOutcome:
         """Return what becomes of a row whose handler was stopped."""
         began = lease.started_at or time.monotonic()
         lease.seconds = time.monotonic() - began
@@ -201,15 +211,15 @@ class Attempts:
             error = f"Stopped: the handler ran longer than its time limit of {lease.deadline - began:g} s."
         return self._fail(lease, error, None, None)
 
-    def refuse(self, verdict: Verdict, error: BaseException) -> Verdict:
+    def refuse(self, outcome: RowOutcome, error: BaseException) -> RowOutcome:
         """Return what becomes of a row whose outcome could not be written."""
-        lease, text = verdict.lease, f"The {verdict.words} could not be written. {described(error)}"
-        if verdict.kind is Kind.MOVED and not verdict.is_by_policy:
+        lease, text = outcome.lease, f"The {outcome} could not be written. {described(error)}"
+        if isinstance(outcome, Transitioned) and not outcome.is_by_policy:
             other = self._fail(lease, text, error, None)
         else:
-            text = f"{verdict.error}\n{text}" if verdict.error else text
-            other = self._park(lease, text, error, max(verdict.failures, lease.failures))
-        other.instead_of = verdict.instead_of or verdict
+            text = f"{outcome.error}\n{text}" if outcome.error else text
+            other = self._park(lease, text, error, max(outcome.failures, lease.failures))
+        other.instead_of = outcome.instead_of or outcome
         return other
 
     def _end(self, lease: Lease) -> None:
@@ -225,21 +235,21 @@ class Attempts:
         return bool(sequence != lease.sequence and bound.key_of(instance) == lease.key)
 
     def _is_timed_out(self, lease: Lease) -> bool:
-        clock = lease.schedule
-        return clock.is_timed_out(lease.age) or (self.fires_timeouts and clock.timeout_to is not None)
+        schedule = lease.schedule
+        return schedule.is_timed_out(lease.age) or (self.fires_timeouts and schedule.timeout_to is not None)
 
     def _is_to_be_deleted(self, lease: Lease) -> bool:
-        clock = lease.schedule
-        return clock.is_to_be_deleted(lease.age) or (self.fires_deletions and clock.delete_after is not None)
+        schedule = lease.schedule
+        return schedule.is_to_be_deleted(lease.age) or (self.fires_deletions and schedule.delete_after is not None)
 
-    def _wait(self, lease: Lease, after: Any) -> Verdict:
+    def _wait(self, lease: Lease, after: Any) -> RowOutcome:
         if self._is_timed_out(lease):
             return self._time_out(lease)
         delay = seconds_of(after, "after")
         delay = lease.schedule.retry_after if delay is None else delay
-        return Verdict(lease, Kind.WAITED, delay=delay, failures=lease.failures)
+        return Waited(lease, delay=delay, failures=lease.failures)
 
-    def _move(self, lease: Lease, move: Move) -> Verdict:
+    def _move(self, lease: Lease, move: Move) -> Transitioned:
         bound, to_status = lease.lane.bound, plain(move.state)
         row: Any = lease.instance
         bound.judge.require_state(to_status, lease.label, lease.status)
@@ -247,9 +257,8 @@ class Attempts:
             raise refusal
         if move.update:
             read_update(bound.model, move.update)
-        return Verdict(
+        return Transitioned(
             lease,
-            Kind.MOVED,
             to_status=to_status,
             delay=bound.entry_delay(to_status, seconds_of(move.after, "after")),
             update=move.update,
@@ -257,28 +266,28 @@ class Attempts:
             written_metadata=read_metadata(move.metadata),
         )
 
-    def _time_out(self, lease: Lease, error: str = "") -> Verdict:
-        clock = lease.schedule
-        assert clock.timeout_to is not None  # noqa: S101 - it is there with timeout_after
-        facts = {"timeout_after": clock.timeout_after, **({"error": error} if error else {})}
+    def _time_out(self, lease: Lease, error: str = "") -> RowOutcome:
+        schedule = lease.schedule
+        assert schedule.timeout_to is not None  # noqa: S101 - it is there with timeout_after
+        facts = {"timeout_after": schedule.timeout_after, **({"error": error} if error else {})}
         why = error or f"The row was in {lease.status!r} for longer than it may be."
-        return self._move_by_policy(lease, clock.timeout_to, facts, why, lease.failures, None)
+        return self._move_by_policy(lease, schedule.timeout_to, facts, why, lease.failures, None)
 
-    def _fail(self, lease: Lease, error: str, exception: BaseException | None, after: Any) -> Verdict:
-        clock, failures = lease.schedule, lease.failures + 1
+    def _fail(self, lease: Lease, error: str, exception: BaseException | None, after: Any) -> RowOutcome:
+        schedule, failures = lease.schedule, lease.failures + 1
         error = shortened(error)
         if self._is_timed_out(lease):
             return self._time_out(lease, error)
-        if clock.is_last_attempt(failures):
+        if schedule.is_last_attempt(failures):
             return self._give_up(lease, error, exception, failures, {"attempts": failures})
         delay = seconds_of(after, "after")
         if delay is None:
-            delay = clock.retry_delay(failures, random.random() * self.jitter)  # noqa: S311 - to spread rows, not to hide
-        return Verdict(lease, Kind.FAILED, delay=delay, failures=failures, error=error, exception=exception)
+            delay = schedule.retry_delay(failures, random.random() * self.jitter)  # noqa: S311 - to spread rows, not to hide
+        return Failed(lease, delay=delay, failures=failures, error=error, exception=exception)
 
     def _give_up(
         self, lease: Lease, error: str, exception: BaseException | None, failures: int, facts: Mapping[str, Any]
-    ) -> Verdict:
+    ) -> RowOutcome:
         """Move the row to where the policy wants those that failed, or park it."""
         error_to = lease.schedule.error_to
         if error_to is None:
@@ -294,23 +303,23 @@ class Attempts:
         why: str,
         failures: int,
         exception: BaseException | None,
-    ) -> Verdict:
+    ) -> RowOutcome:
         try:
-            verdict = self._move(lease, Move(to_status, metadata=json.loads(json.dumps(facts, cls=DjangoJSONEncoder))))
+            outcome = self._move(lease, Move(to_status, metadata=json.loads(json.dumps(facts, cls=DjangoJSONEncoder))))
         except BaseException as error:  # noqa: BLE001 - a guard that is against it, or that raises
             if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
                 # It could not be asked. That is for now, and parking is for good.
                 delay = min(lease.schedule.retry_after, AWAY_SECONDS)
-                return Verdict(lease, Kind.WAITED, delay=delay, failures=lease.failures, error=shortened(why))
+                return Waited(lease, delay=delay, failures=lease.failures, error=shortened(why))
             text = f"{why}\nThe row could not be moved to {to_status!r}. {described(error)}"
             return self._park(lease, text, exception or error, failures)
-        verdict.error, verdict.exception, verdict.failures = str(facts.get("error", "")), exception, failures
-        verdict.is_by_policy = True
-        return verdict
+        outcome.error, outcome.exception, outcome.failures = str(facts.get("error", "")), exception, failures
+        outcome.is_by_policy = True
+        return outcome
 
-    def _park(self, lease: Lease, error: str, exception: BaseException | None, failures: int | None = None) -> Verdict:
+    def _park(self, lease: Lease, error: str, exception: BaseException | None, failures: int | None = None) -> Parked:
         failures = lease.failures if failures is None else failures
-        return Verdict(lease, Kind.PARKED, failures=failures, error=shortened(error), exception=exception)
+        return Parked(lease, failures=failures, error=shortened(error), exception=exception)
 
 
 def described(error: BaseException) -> str:

@@ -15,18 +15,26 @@ from lab.models import Chore, Lot, Noted, Ping
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.schedule.policy import Policy, Schedule
 from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
-from statemachine_fields.worker.attempt import (
+from statemachine_fields.worker.connections import Trouble
+from statemachine_fields.worker.executor import (
     AWAY_SECONDS,
     LONGEST_ERROR,
     MOST_CONFLICTS,
     MOST_CUTS,
-    Attempts,
+    HandlerExecutor,
     described,
     shortened,
 )
-from statemachine_fields.worker.connections import Trouble
-from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Kind
+from statemachine_fields.worker.lease import Lease, now
+from statemachine_fields.worker.outcomes import (
+    Conflicted,
+    Deleted,
+    Failed,
+    Parked,
+    Transitioned,
+    TransitionedItself,
+    Waited,
+)
 from tests.worker.rows import lane_of
 
 DAY = 24 * 60 * 60.0
@@ -36,13 +44,13 @@ def lease_of(model=Chore, status="NEW", policy=None, values=None, *, handler=Tru
     """Return a lease of a row that nobody has saved, in a state with another policy than it has."""
     lane = lane_of(model)
     if policy is not None:
-        clock = Schedule.of(
+        schedule = Schedule.of(
             status, Policy(**policy), model.states._meta.schedules[status].handler if handler else None, "default"
         )
-        lane = replace(lane, schedules={**lane.schedules, status: clock})
+        lane = replace(lane, schedules={**lane.schedules, status: schedule})
     known = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
     known["instance"] = model(pk=1, status=status, **(values or {}))
-    known["trusted_until"] = time.monotonic() + 60
+    known["trusted_until"] = now() + 60
     return Lease(lane=lane, schedule=lane.schedules[status], key=1, token=7, status=status, **{**known, **facts})
 
 
@@ -58,12 +66,20 @@ def answering(monkeypatch, answer, model=Chore, method="start"):
 
 
 @pytest.fixture
-def attempts():
-    return Attempts(max_crashes=5, time_limit=None)
+def executor():
+    return HandlerExecutor(max_crashes=5, time_limit=None)
 
 
-def told(verdict):
-    return verdict.kind, verdict.to_status, verdict.delay, verdict.failures, verdict.error, verdict.metadata
+def facts_of(outcome):
+    return type(outcome), target_of(outcome), outcome.delay, outcome.failures, outcome.error, metadata_of(outcome)
+
+
+def target_of(outcome):
+    return outcome.to_status if isinstance(outcome, Transitioned) else ""
+
+
+def metadata_of(outcome):
+    return outcome.metadata if isinstance(outcome, Transitioned) else None
 
 
 SITUATIONS = {
@@ -121,111 +137,111 @@ FAILURES = {
 @pytest.mark.parametrize("situation", SITUATIONS)
 class TestAnswers:
     @pytest.mark.parametrize("answer", MOVES)
-    def test_a_move_is_a_move_in_any_situation(self, answer, situation, attempts, monkeypatch):
+    def test_a_move_is_a_move_in_any_situation(self, answer, situation, executor, monkeypatch):
         given, delay = MOVES[answer]
         answering(monkeypatch, given)
-        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        outcome = executor.run(lease_of(**SITUATIONS[situation]))
         state = given if isinstance(given, str) else given.state
-        assert told(verdict) == (Kind.MOVED, state, delay, 0, "", None)
+        assert facts_of(outcome) == (Transitioned, state, delay, 0, "", None)
 
     @pytest.mark.parametrize("answer", NOT_YET)
-    def test_not_yet_is_no_failure(self, answer, situation, attempts, monkeypatch):
+    def test_not_yet_is_no_failure(self, answer, situation, executor, monkeypatch):
         given, delay = NOT_YET[answer]
         answering(monkeypatch, given)
-        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        outcome = executor.run(lease_of(**SITUATIONS[situation]))
         failures = SITUATIONS[situation]["failures"]
-        assert told(verdict) == (
-            (Kind.MOVED, "HELD", None, failures, "", {"timeout_after": 100.0})
+        assert facts_of(outcome) == (
+            (Transitioned, "HELD", None, failures, "", {"timeout_after": 100.0})
             if situation == "timed out"
-            else (Kind.WAITED, "", delay, failures, "", None)
+            else (Waited, "", delay, failures, "", None)
         )
 
     @pytest.mark.parametrize("answer", FAILURES)
-    def test_a_failure_is_retried_until_there_is_no_more_to_try(self, answer, situation, attempts, monkeypatch):
+    def test_a_failure_is_retried_until_there_is_no_more_to_try(self, answer, situation, executor, monkeypatch):
         given, delay, error = FAILURES[answer]
         answering(monkeypatch, given)
-        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
-        assert verdict.error.startswith(error)
-        error = verdict.error
+        outcome = executor.run(lease_of(**SITUATIONS[situation]))
+        assert outcome.error.startswith(error)
+        error = outcome.error
         assert error
         assert (
-            told(verdict)
+            facts_of(outcome)
             == {
-                "in between": (Kind.FAILED, "", delay, 2, error, None),
-                "at its last try": (Kind.MOVED, "FAILED", None, 3, error, {"error": error, "attempts": 3}),
-                "at its last try, with nowhere to go": (Kind.PARKED, "", None, 3, error, None),
-                "timed out": (Kind.MOVED, "HELD", None, 2, error, {"timeout_after": 100.0, "error": error}),
+                "in between": (Failed, "", delay, 2, error, None),
+                "at its last try": (Transitioned, "FAILED", None, 3, error, {"error": error, "attempts": 3}),
+                "at its last try, with nowhere to go": (Parked, "", None, 3, error, None),
+                "timed out": (Transitioned, "HELD", None, 2, error, {"timeout_after": 100.0, "error": error}),
             }[situation]
         )
 
-    def test_a_handler_that_was_stopped_has_failed(self, situation, attempts):
+    def test_a_handler_that_was_stopped_has_failed(self, situation, executor):
         lease = lease_of(**SITUATIONS[situation])
         lease.started_at, lease.deadline = 100.0, 102.5
-        verdict = attempts.time_is_up(lease)
-        assert verdict.error == "Stopped: the handler ran longer than its time limit of 2.5 s."
-        assert verdict.kind is {"in between": Kind.FAILED, "at its last try, with nowhere to go": Kind.PARKED}.get(
-            situation, Kind.MOVED
+        outcome = executor.time_is_up(lease)
+        assert outcome.error == "Stopped: the handler ran longer than its time limit of 2.5 s."
+        assert type(outcome) is {"in between": Failed, "at its last try, with nowhere to go": Parked}.get(
+            situation, Transitioned
         )
-        assert verdict.exception is None
+        assert outcome.exception is None
 
-    def test_a_database_that_is_away_is_not_the_row_s_fault(self, situation, attempts, monkeypatch):
-        attempts.diagnose = lambda using: Trouble.AWAY
+    def test_a_database_that_is_away_is_not_the_row_s_fault(self, situation, executor, monkeypatch):
+        executor.diagnose = lambda using: Trouble.AWAY
         error = OperationalError("server closed the connection unexpectedly")
         error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
         answering(monkeypatch, error)
-        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
+        outcome = executor.run(lease_of(**SITUATIONS[situation]))
         if situation == "timed out":
-            assert (verdict.kind, verdict.to_status) == (Kind.MOVED, "HELD")
+            assert (type(outcome), outcome.to_status) == (Transitioned, "HELD")
         else:
-            assert (verdict.kind, verdict.exception) == (Kind.WAITED, error)
-            assert (verdict.failures, verdict.delay) == (verdict.lease.failures, AWAY_SECONDS)
+            assert (type(outcome), outcome.exception) == (Waited, error)
+            assert (outcome.failures, outcome.delay) == (outcome.lease.failures, AWAY_SECONDS)
 
     def test_a_connection_that_broke_though_there_are_others_to_be_had_is_a_failure(
-        self, situation, attempts, monkeypatch
+        self, situation, executor, monkeypatch
     ):
         asked = []
-        attempts.diagnose = asked.append
+        executor.diagnose = asked.append
         error = InterfaceError("the cursor is closed")
         error.__cause__ = psycopg.InterfaceError("the cursor is closed")
         answering(monkeypatch, error)
-        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
-        assert verdict.kind is {"in between": Kind.FAILED, "at its last try, with nowhere to go": Kind.PARKED}.get(
-            situation, Kind.MOVED
+        outcome = executor.run(lease_of(**SITUATIONS[situation]))
+        assert type(outcome) is {"in between": Failed, "at its last try, with nowhere to go": Parked}.get(
+            situation, Transitioned
         )
-        assert (verdict.error, asked) == ("InterfaceError: the cursor is closed", ["default"])
+        assert (outcome.error, asked) == ("InterfaceError: the cursor is closed", ["default"])
 
     @pytest.mark.parametrize("end", [None, ValueError("afterwards"), TryAgainLater()])
-    def test_a_row_that_its_handler_moved_is_left_alone(self, end, situation, attempts, monkeypatch):
+    def test_a_row_that_its_handler_moved_is_left_alone(self, end, situation, executor, monkeypatch):
         def move_itself(self, ctx):
             vars(self)["status_sequence"] += 1
             if end is not None:
                 raise end
 
         monkeypatch.setattr(Chore, "start", move_itself)
-        verdict = attempts.run(lease_of(**SITUATIONS[situation]))
-        assert (verdict.kind, verdict.exception) == (Kind.SETTLED_ITSELF, end)
+        outcome = executor.run(lease_of(**SITUATIONS[situation]))
+        assert (type(outcome), outcome.exception) == (TransitionedItself, end)
 
 
 class TestConflicts:
-    def test_are_no_failures_a_few_times_and_then_one(self, attempts):
+    def test_are_no_failures_a_few_times_and_then_one(self, executor):
         lease = lease_of()
-        verdicts = [attempts.judge_conflict(lease, OperationalError("deadlock")) for _ in range(MOST_CONFLICTS + 1)]
-        assert [verdict.kind for verdict in verdicts] == [Kind.CONFLICT] * MOST_CONFLICTS + [Kind.FAILED]
+        outcomes = [executor.judge_conflict(lease, OperationalError("deadlock")) for _ in range(MOST_CONFLICTS + 1)]
+        assert [type(outcome) for outcome in outcomes] == [Conflicted] * MOST_CONFLICTS + [Failed]
 
-    def test_are_met_less_often_each_time(self, attempts):
+    def test_are_met_less_often_each_time(self, executor):
         lease = lease_of()
-        delays = [attempts.judge_conflict(lease, OperationalError("deadlock")).delay for _ in range(MOST_CONFLICTS)]
+        delays = [executor.judge_conflict(lease, OperationalError("deadlock")).delay for _ in range(MOST_CONFLICTS)]
         assert delays == sorted(delays)
 
 
 class TestCuts:
-    def test_of_a_connection_are_no_failures_a_few_times_and_then_are(self, attempts):
-        attempts.diagnose = lambda using: Trouble.CUT
+    def test_of_a_connection_are_no_failures_a_few_times_and_then_are(self, executor):
+        executor.diagnose = lambda using: Trouble.CUT
         error = OperationalError("server closed the connection")
         error.__cause__ = psycopg.OperationalError("server closed the connection")
         lease = lease_of()
-        kinds = [attempts.judge_error(lease, error).kind for _ in range(MOST_CUTS + 1)]
-        assert kinds == [Kind.WAITED] * MOST_CUTS + [Kind.FAILED]
+        kinds = [type(executor.judge_error(lease, error)) for _ in range(MOST_CUTS + 1)]
+        assert kinds == [Waited] * MOST_CUTS + [Failed]
 
 
 class TestWithoutHandler:
@@ -240,54 +256,54 @@ class TestWithoutHandler:
             ({"crashes": 4}, None),
             ({"policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 1000.0}, None),
             ({"policy": {"delete_after": 100}, "age": 99.0}, None),
-            ({"policy": {"delete_after": 100}, "age": 100.0}, (Kind.DELETED, "", None)),
-            ({"policy": {}, "crashes": 5}, (Kind.PARKED, "", None)),
+            ({"policy": {"delete_after": 100}, "age": 100.0}, (Deleted, "", None)),
+            ({"policy": {}, "crashes": 5}, (Parked, "", None)),
             (
                 {"policy": {"error_to": "FAILED"}, "crashes": 5},
-                (Kind.MOVED, "FAILED", {"error": f"Given up: 5 workers died while they ran this row, or vanished. {LEFT}", "crashes": 5}),
+                (Transitioned, "FAILED", {"error": f"Given up: 5 workers died while they ran this row, or vanished. {LEFT}", "crashes": 5}),
             ),
-            ({"policy": {"delete_after": 100}, "age": 100.0, "crashes": 5}, (Kind.PARKED, "", None)),
-            ({"instance": None, "load_error": ValueError("bad JSON")}, (Kind.PARKED, "", None)),
-            ({"handler": False, "policy": {}}, (Kind.WAITED, "", None)),
-            ({"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 99.0}, (Kind.WAITED, "", None)),
+            ({"policy": {"delete_after": 100}, "age": 100.0, "crashes": 5}, (Parked, "", None)),
+            ({"instance": None, "load_error": ValueError("bad JSON")}, (Parked, "", None)),
+            ({"handler": False, "policy": {}}, (Waited, "", None)),
+            ({"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 99.0}, (Waited, "", None)),
             (
                 {"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD"}, "age": 100.0},
-                (Kind.MOVED, "HELD", {"timeout_after": 100.0}),
+                (Transitioned, "HELD", {"timeout_after": 100.0}),
             ),
             (
                 {"handler": False, "policy": {"timeout_after": 100, "timeout_to": "HELD", "delete_after": 100}, "age": 100.0},
-                (Kind.DELETED, "", None),
+                (Deleted, "", None),
             ),
         ],
     )  # fmt: skip
-    def test_is_decided_by_policy(self, facts, expected, attempts):
-        verdict = attempts.without_handler(lease_of(**{"error": self.LEFT, **facts}))
-        assert (None if verdict is None else (verdict.kind, verdict.to_status, verdict.metadata)) == expected
+    def test_is_decided_by_policy(self, facts, expected, executor):
+        outcome = executor.without_handler(lease_of(**{"error": self.LEFT, **facts}))
+        assert (None if outcome is None else (type(outcome), target_of(outcome), metadata_of(outcome))) == expected
 
-    def test_waiting_leaves_the_time_to_the_horizon(self, attempts):
-        verdict = attempts.without_handler(lease_of(handler=False, policy={"delete_after": 9}, failures=2))
-        assert (verdict.delay, verdict.failures) == (None, 2)
+    def test_waiting_leaves_the_time_to_the_horizon(self, executor):
+        outcome = executor.without_handler(lease_of(handler=False, policy={"delete_after": 9}, failures=2))
+        assert (outcome.delay, outcome.failures) == (None, 2)
 
-    def test_parking_says_why(self, attempts):
-        crashed = attempts.without_handler(lease_of(policy={}, crashes=5, error=self.LEFT, failures=2))
+    def test_parking_says_why(self, executor):
+        crashed = executor.without_handler(lease_of(policy={}, crashes=5, error=self.LEFT, failures=2))
         assert (crashed.failures, crashed.error.startswith("Given up: 5 workers")) == (2, True)
         assert crashed.error.endswith(self.LEFT)
-        broken = attempts.without_handler(lease_of(instance=None, load_error=ValueError("bad JSON")))
+        broken = executor.without_handler(lease_of(instance=None, load_error=ValueError("bad JSON")))
         assert broken.error == "The row could not be loaded: ValueError: bad JSON"
 
     def test_tests_may_let_time_pass(self):
-        attempts = Attempts(max_crashes=5, fires_timeouts=True, fires_deletions=True)
+        executor = HandlerExecutor(max_crashes=5, fires_timeouts=True, fires_deletions=True)
         timed = {"timeout_after": 100, "timeout_to": "HELD"}
-        assert attempts.without_handler(lease_of(handler=False, policy=timed)).to_status == "HELD"
-        assert attempts.without_handler(lease_of(policy={"delete_after": 100})).kind is Kind.DELETED
-        assert attempts.without_handler(lease_of(policy={})) is None
+        assert executor.without_handler(lease_of(handler=False, policy=timed)).to_status == "HELD"
+        assert type(executor.without_handler(lease_of(policy={"delete_after": 100}))) is Deleted
+        assert executor.without_handler(lease_of(policy={})) is None
 
 
 class TestGuards:
-    def test_stop_a_handler_s_move_like_any_other(self, attempts):
-        verdict = attempts.run(lease_of(Noted, values={"locked": True}))
-        assert verdict.kind is Kind.FAILED
-        assert verdict.error.startswith("TransitionBlocked: lab.Noted pk=1 cannot move from 'NEW' to 'DONE' now: ")
+    def test_stop_a_handler_s_move_like_any_other(self, executor):
+        outcome = executor.run(lease_of(Noted, values={"locked": True}))
+        assert type(outcome) is Failed
+        assert outcome.error.startswith("TransitionBlocked: lab.Noted pk=1 cannot move from 'NEW' to 'DONE' now: ")
 
     @pytest.mark.parametrize(
         ("facts", "why"),
@@ -296,25 +312,25 @@ class TestGuards:
             ({"policy": {"timeout_after": 1, "timeout_to": "DONE"}, "age": 1.0}, "TransitionBlocked: "),
         ],
     )
-    def test_stop_a_move_by_policy_and_park_the_row(self, facts, why, attempts):
-        verdict = attempts.run(lease_of(Noted, values={"locked": True}, **facts))
-        assert verdict.kind is Kind.PARKED
-        assert verdict.error.startswith(why)
-        assert "\nThe row could not be moved to 'DONE'. TransitionBlocked: " in verdict.error
+    def test_stop_a_move_by_policy_and_park_the_row(self, facts, why, executor):
+        outcome = executor.run(lease_of(Noted, values={"locked": True}, **facts))
+        assert type(outcome) is Parked
+        assert outcome.error.startswith(why)
+        assert "\nThe row could not be moved to 'DONE'. TransitionBlocked: " in outcome.error
 
-    def test_stop_a_time_out_after_a_quiet_try(self, attempts, monkeypatch):
+    def test_stop_a_time_out_after_a_quiet_try(self, executor, monkeypatch):
         answering(monkeypatch, None, Noted, "note")
         policy = {"timeout_after": 1, "timeout_to": "DONE"}
-        verdict = attempts.run(lease_of(Noted, values={"locked": True}, policy=policy, age=1.0))
-        assert verdict.error.startswith(
+        outcome = executor.run(lease_of(Noted, values={"locked": True}, policy=policy, age=1.0))
+        assert outcome.error.startswith(
             "The row was in 'NEW' for longer than it may be.\nThe row could not be moved to "
         )
 
-    def test_are_not_the_only_ones_to_stop_it(self, attempts, monkeypatch):
+    def test_are_not_the_only_ones_to_stop_it(self, executor, monkeypatch):
         answering(monkeypatch, ValueError("no"), Lot, "sell")
-        verdict = attempts.run(lease_of(Lot, "BID", {"max_attempts": 1, "error_to": "VOID"}))
-        assert (verdict.kind, verdict.failures) == (Kind.PARKED, 1)
-        assert verdict.error.startswith(
+        outcome = executor.run(lease_of(Lot, "BID", {"max_attempts": 1, "error_to": "VOID"}))
+        assert (type(outcome), outcome.failures) == (Parked, 1)
+        assert outcome.error.startswith(
             "ValueError: no\nThe row could not be moved to 'VOID'. InvalidStateTransition: "
         )
 
@@ -325,100 +341,98 @@ class TestRefusal:
     POLICY = {"max_attempts": 2, "error_to": "FAILED"}
 
     @pytest.fixture
-    def refuse(self, attempts, monkeypatch):
+    def refuse(self, executor, monkeypatch):
         def refuse(answer, **facts):
             answering(monkeypatch, answer)
-            return attempts.refuse(attempts.run(lease_of(**facts)), ValueError("the constraint"))
+            return executor.refuse(executor.run(lease_of(**facts)), ValueError("the constraint"))
 
         return refuse
 
     def test_of_a_move_is_a_failure(self, refuse):
-        verdict = refuse("DOING", policy=self.POLICY)
-        assert (verdict.kind, verdict.failures) == (Kind.FAILED, 1)
-        assert verdict.error == "The move to 'DOING' could not be written. ValueError: the constraint"
+        outcome = refuse("DOING", policy=self.POLICY)
+        assert (type(outcome), outcome.failures) == (Failed, 1)
+        assert outcome.error == "The move to 'DOING' could not be written. ValueError: the constraint"
 
     def test_of_a_move_to_the_state_for_failures_is_a_failure_too(self, refuse):
-        assert refuse("FAILED", policy=self.POLICY).kind is Kind.FAILED
+        assert type(refuse("FAILED", policy=self.POLICY)) is Failed
 
     def test_of_the_last_try_s_move_gives_up(self, refuse):
-        verdict = refuse("DOING", policy=self.POLICY, failures=1)
-        assert (verdict.kind, verdict.to_status, verdict.failures) == (Kind.MOVED, "FAILED", 2)
+        outcome = refuse("DOING", policy=self.POLICY, failures=1)
+        assert (type(outcome), outcome.to_status, outcome.failures) == (Transitioned, "FAILED", 2)
 
     def test_of_giving_up_parks(self, refuse):
-        verdict = refuse(ValueError("no"), policy=self.POLICY, failures=1)
-        assert (verdict.kind, verdict.failures) == (Kind.PARKED, 2)
-        assert verdict.error == (
+        outcome = refuse(ValueError("no"), policy=self.POLICY, failures=1)
+        assert (type(outcome), outcome.failures) == (Parked, 2)
+        assert outcome.error == (
             "ValueError: no\nThe move to 'FAILED' could not be written. ValueError: the constraint"
         )
 
     def test_of_a_time_out_parks(self, refuse):
-        verdict = refuse(None, policy={"timeout_after": 1, "timeout_to": "FAILED"}, age=1.0)
-        assert verdict.kind is Kind.PARKED
+        outcome = refuse(None, policy={"timeout_after": 1, "timeout_to": "FAILED"}, age=1.0)
+        assert type(outcome) is Parked
 
     @pytest.mark.parametrize("answer", [None, ValueError("no")])
     def test_of_anything_else_parks(self, answer, refuse):
-        assert refuse(answer, policy={}).kind is Kind.PARKED
+        assert type(refuse(answer, policy={})) is Parked
 
 
 class TestUndone:
     """What becomes of a row whose handler moved it in a transaction that was undone."""
 
-    @pytest.mark.parametrize(
-        ("end", "kind"), [(None, Kind.WAITED), (TryAgainLater(), Kind.WAITED), (ValueError("no"), Kind.FAILED)]
-    )
-    def test_is_what_the_handler_said_without_the_move(self, end, kind, attempts, monkeypatch):
+    @pytest.mark.parametrize(("end", "kind"), [(None, Waited), (TryAgainLater(), Waited), (ValueError("no"), Failed)])
+    def test_is_what_the_handler_said_without_the_move(self, end, kind, executor, monkeypatch):
         def move_itself(self, ctx):
             vars(self)["status_sequence"] += 1
             if end is not None:
                 raise end
 
         monkeypatch.setattr(Chore, "start", move_itself)
-        verdict = attempts.not_moved(attempts.run(lease_of(policy={})))
-        assert verdict.kind is kind
+        outcome = executor.not_moved(executor.run(lease_of(policy={})))
+        assert type(outcome) is kind
 
 
 class TestTime:
-    def test_between_failures_grows_and_is_spread(self, attempts, monkeypatch):
+    def test_between_failures_grows_and_is_spread(self, executor, monkeypatch):
         answering(monkeypatch, ValueError("no"))
         policy = {"retry_after": 60, "backoff": 2}
         for failures, least in [(0, 60), (1, 120), (4, 960), (60, DAY)]:
-            delays = [attempts.run(lease_of(policy=policy, failures=failures)).delay for _ in range(20)]
+            delays = [executor.run(lease_of(policy=policy, failures=failures)).delay for _ in range(20)]
             assert all(least <= delay <= min(least * 1.1, DAY) for delay in delays)
             assert least == DAY or len(set(delays)) > 1
 
     @pytest.mark.parametrize(("state", "general", "left"), [(5, 100, 5), (None, 100, 100), (None, None, None)])
     def test_limits_of_the_state_come_before_the_general_one(self, state, general, left):
         lease = lease_of(policy={} if state is None else {"time_limit": state})
-        _method, (context,) = Attempts(max_crashes=5, time_limit=general).begin(lease)
+        _method, (context,) = HandlerExecutor(max_crashes=5, time_limit=general).begin(lease)
         assert context.time_left == (None if left is None else pytest.approx(left, abs=1))
 
-    def test_in_the_handler_is_measured(self, attempts, monkeypatch):
+    def test_in_the_handler_is_measured(self, executor, monkeypatch):
         lease, now = lease_of(), iter([10.0, 12.5, 12.5])
         monkeypatch.setattr(time, "monotonic", lambda: next(now))
-        attempts.run(lease)
+        executor.run(lease)
         assert lease.seconds == 2.5
 
 
 class TestContext:
-    def test_says_what_try_it_is(self, attempts):
+    def test_says_what_try_it_is(self, executor):
         lease = lease_of(failures=2)
-        method, (context,) = attempts.begin(lease)
+        method, (context,) = executor.begin(lease)
         assert (method.__name__, context.attempt, context.token, context.stopping) == ("start", 3, 7, False)
         assert context.entered_at is lease.instance.status_changed_at
 
-    def test_is_given_to_those_who_take_it(self, attempts):
-        assert attempts.begin(lease_of(Lot, "OPEN"))[1] == ()
+    def test_is_given_to_those_who_take_it(self, executor):
+        assert executor.begin(lease_of(Lot, "OPEN"))[1] == ()
 
     @pytest.mark.parametrize("end", ["stop", "lost", "untrusted"])
-    def test_says_when_to_come_to_an_end(self, end, attempts):
+    def test_says_when_to_come_to_an_end(self, end, executor):
         lease = lease_of()
-        _method, (context,) = attempts.begin(lease)
+        _method, (context,) = executor.begin(lease)
         if end == "stop":
-            attempts.stop.set()
+            executor.stop.set()
         elif end == "lost":
             lease.is_lost = True
         else:
-            lease.trusted_until = time.monotonic() - 1
+            lease.trusted_until = now() - 1
         assert context.stopping
 
     def test_has_no_time_left_once_it_is_up(self):
@@ -430,9 +444,9 @@ class TestContext:
 class TestAsync:
     @pytest.mark.parametrize(
         ("answer", "kind"),
-        [("ANSWERED", Kind.MOVED), (None, Kind.WAITED), (42, Kind.FAILED), (KeyError(), Kind.FAILED)],
+        [("ANSWERED", Transitioned), (None, Waited), (42, Failed), (KeyError(), Failed)],
     )
-    def test_handlers_are_judged_alike(self, answer, kind, attempts, monkeypatch):
+    def test_handlers_are_judged_alike(self, answer, kind, executor, monkeypatch):
         async def handle(self, ctx):
             await asyncio.sleep(0)
             if isinstance(answer, Exception):
@@ -440,10 +454,10 @@ class TestAsync:
             return answer
 
         monkeypatch.setattr(Ping, "await_answer", handle)
-        assert asyncio.run(attempts.arun(lease_of(Ping, "SENT"))).kind is kind
+        assert type(asyncio.run(executor.arun(lease_of(Ping, "SENT")))) is kind
 
-    def test_handlers_are_not_called_where_the_row_needs_none(self, attempts):
-        assert asyncio.run(attempts.arun(lease_of(Ping, "SENT", crashes=5))).kind is Kind.PARKED
+    def test_handlers_are_not_called_where_the_row_needs_none(self, executor):
+        assert type(asyncio.run(executor.arun(lease_of(Ping, "SENT", crashes=5)))) is Parked
 
 
 class TestErrors:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from django.db import DatabaseError, connections
 
 
-class Watch:
+class TrySavepoint:
     """Notices the first statement of a try, and keeps the transaction usable that it runs in.
 
     A worker has no transaction around a handler, so what the database refuses fails by itself. In one, as a test has it, nothing

@@ -1,0 +1,61 @@
+"""What a handler may answer. Pure Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Move the row to another state.
+
+    :param update: values for other fields of the row, written with the move.
+    :param metadata: facts to keep with the record of the move.
+    :param after: how long the handler of the new state has to wait, instead of its `start_after`.
+    """
+
+    state: str
+    update: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    after: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.state, str):
+            raise TypeError(f"Move needs the name of a state, got {self.state!r}.")
+        object.__setattr__(self, "state", plain(self.state))
+        seconds_of(self.after, "after")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Count a failure and try again: after a while of the handler's choosing, or as the policy says.
+
+    :param error: what went wrong, as a text or an exception, kept on the row.
+    """
+
+    after: Seconds | None = None
+    error: str | BaseException = ""
+
+    def __post_init__(self) -> None:
+        seconds_of(self.after, "after")
+        if not isinstance(self.error, str | BaseException):
+            raise TypeError(f"error must be a text or an exception, got {self.error!r}.")
+
+
+class TryAgainLater(Exception):
+    """Raised by a handler that cannot tell yet, from however deep. As quiet as returning None.
+
+    :param after: how long to wait, instead of `retry_after`.
+    """
+
+    #: Also of a subclass whose `__init__()` does not call this one.
+    after: Seconds | None = None
+
+    def __init__(self, *args: object, after: Seconds | None = None) -> None:
+        super().__init__(*args)
+        seconds_of(after, "after")
+        self.after = after
