@@ -288,10 +288,10 @@ class BoundAttribute(MachineAttribute):
     """What a class with a table has in place of the declaration: gives the class face or the row face."""
 
     def __init__(self, bound: Binding[Any]) -> None:
-        self.bound: Binding[Any] = bound
+        self.bound = self._bound = bound
 
     def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
-        return self.bound.face if instance is None else StateMachineAccessor(self.bound, instance)
+        return self._bound.face if instance is None else StateMachineAccessor(self._bound, instance)
 
     def __set__(self, instance: models.Model, value: object) -> None:
         raise AttributeError(

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from django.db.models import TextChoices
 from django.utils.functional import Promise
 
 from statemachine_fields.schedule.policy import Policy, plain
+
+if TYPE_CHECKING:
+    from django.db.models import TextChoices
 
 Label: TypeAlias = "str | Promise"
 States: TypeAlias = "type[TextChoices] | Iterable[State | tuple[str, Label]]"
@@ -193,8 +195,8 @@ def _read_states(states: States, max_length: int) -> dict[str, State]:
             f"got {type(states).__name__}."
         )
     entries: Iterable[Any] = states
-    if isinstance(states, type) and issubclass(states, TextChoices):
-        entries = states.choices
+    if isinstance(states, type) and issubclass(states, enum.Enum) and issubclass(states, str):
+        entries = getattr(states, "choices", states)  # of a TextChoices class
     declared: dict[str, State] = {}
     for entry in entries:
         state = entry if isinstance(entry, State) else _read_pair(entry)
