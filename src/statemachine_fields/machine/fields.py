@@ -88,16 +88,13 @@ class StatusField(MachineColumn, CharField):
         self.accessor = accessor
 
     def contribute_to_class(self, cls: type[models.Model], name: str, private_only: bool = False) -> None:
+        self.assignments = Assignments(name)
         super().contribute_to_class(cls, name, private_only=private_only)
         machine = self.machine
         if machine is None or cls._meta.abstract or cls._meta.swapped:
             return
         if getattr_static(cls, self.accessor, None) is machine:
             prepare(cls, self)
-
-    def set_attributes_from_name(self, name: str) -> None:
-        super().set_attributes_from_name(name)
-        self.assignments = Assignments(self.attname)
 
     def initial_value(self, instance: models.Model) -> str:
         self.refuse_wrong_status(instance, inserting=True)
