@@ -60,7 +60,7 @@ __all__ = [
 
 #: What is loaded when it is asked for: a model class, which can be defined only once the app registry is ready, and the
 #: answers of what is asked rarely.
-LATER = {
+_LATER = {
     "StateTransition": "audit",
     "BulkResult": "bulk",
     "Refusal": "bulk",
@@ -71,6 +71,6 @@ LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in LATER:
-        return getattr(import_module(f"statemachine_fields.machine.{LATER[name]}"), name)
+    if name in _LATER:
+        return getattr(import_module(f"statemachine_fields.machine.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
