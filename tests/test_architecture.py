@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,6 +29,8 @@ BELOW = {
     "admin": {"machine", "schedule", "db", "drawing"},
 }
 SHARED = {"exceptions", "signals", "conf"}
+#: What tells one database, or its driver, from another.
+VENDORS = re.compile(r"\bpsycopg\b|\.vendor\b|\bpgcode\b|\bsqlstate\b", re.IGNORECASE)
 
 
 def imported(module: Path, *, at_once: bool = False) -> Iterator[str]:
@@ -83,9 +87,34 @@ def test_no_modules_need_each_other():
     assert waiting == {}
 
 
+def test_only_db_knows_databases_apart():
+    elsewhere = [module for module in MODULES if "db" not in module.relative_to(PACKAGE).parts]
+    assert [name_of(module) for module in elsewhere if VENDORS.search(code_of(module))] == []
+
+
+def code_of(module: Path) -> str:
+    """Return a module without its comments and docstrings."""
+    return ast.unparse(WithoutDocstrings().visit(ast.parse(module.read_text())))
+
+
+class WithoutDocstrings(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | ast.Pass:
+        return ast.Pass() if isinstance(node.value, ast.Constant) else node
+
+
 def test_only_the_dialect_reads_the_vendor():
     readers = {module.name for module in MODULES if ".vendor" in module.read_text()}
     assert readers == {"dialect.py"}
+
+
+def test_no_two_classes_have_one_name():
+    names = Counter(
+        node.name
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} <= {"Command", "Migration", "Meta"}
 
 
 def test_what_is_rarely_needed_is_not_loaded_with_the_package():
