@@ -63,6 +63,14 @@ def test_a_row_that_waits_for_a_worker_says_so(admin_client):
     assert "Clock: Due for 5 minutes" in words_of(look(admin_client, in_state("PAID", next_at=in_seconds(-305))))
 
 
+def test_a_row_that_was_tried_says_how_often_and_when(admin_client):
+    order = in_state("PAID", next_at=in_seconds(7300))
+    assert "tried" not in words_of(look(admin_client, order))
+    set_clock(order, attempts=12, claimed_at=in_seconds(-305))
+
+    assert "Tries in its life 12 Last tried 5 minutes ago" in words_of(look(admin_client, order))
+
+
 def test_a_time_out_says_where_to(admin_client, order):
     set_clock(order, changed_at=in_seconds(25) - TIMEOUT, next_at=in_seconds(25))
 

@@ -109,6 +109,14 @@ class TestAnEarlierVersion:
             "status_lease_owner": "w",
         }
 
+    def test_does_not_forget_a_try_that_was_made_since(self):
+        row = Ping.objects.create()
+        version = version_of(row)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE lab_ping SET status_lease_token = 2, status_attempts = 1 WHERE id = %s", [row.pk])
+        revert(version)
+        assert stored(row, "status_attempts") == {"status_attempts": 1}
+
     def test_is_judged_for_each_machine(self):
         invoice = Invoice.objects.create()
         invoice.states.transition_to("SENT")

@@ -159,7 +159,8 @@ def test_a_table_in_use_becomes_timed(shop):
     shop.write("shop/models.py", AFTER)
     shop.add_settings("INSTALLED_APPS += ['statemachine_fields.worker']")
     operations = re.findall(r"[+~-] .*", shop.manage("makemigrations", "--name", "timed"))
-    columns = ["crashes", "error", "failures", "lease_expires_at", "lease_owner", "lease_token", "next_at"]
+    columns = ["attempts", "claimed_at", "crashes", "error", "failures"]
+    columns += ["lease_expires_at", "lease_owner", "lease_token", "next_at"]
     assert [each for each in sorted(operations) if "index" not in each] == [
         f"+ Add field status_{column} to order" for column in columns
     ]

@@ -57,10 +57,11 @@ def clock_of(row):
     return {name: values[getattr(names, name)] for name in FEATURES["schedule"]}
 
 
-def free(token, next_at):
+def free(token, next_at, claimed_at=None, attempts=0):
     """Return the clock of a row that nobody holds and that has not failed."""
     nobody = {"lease_owner": "", "lease_expires_at": None, "lease_token": token}
-    return {"next_at": next_at, **nobody, "failures": 0, "crashes": 0, "error": ""}
+    tried = {"claimed_at": claimed_at, "attempts": attempts}
+    return {"next_at": next_at, **nobody, **tried, "failures": 0, "crashes": 0, "error": ""}
 
 
 def write(row, **columns):
@@ -84,12 +85,11 @@ def is_in(next_at, seconds):
     return next_at is not None and abs((next_at - timezone.now()).total_seconds() - seconds) < SOON
 
 
-def assert_as_stored(row):
+def assert_as_stored(row, but=()):
     """Assert that the instance is what the database has."""
     stored = type(row)._base_manager.get(pk=row.pk)
-    assert {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields} == {
-        field.attname: getattr(stored, field.attname) for field in row._meta.concrete_fields
-    }
+    names = {field.attname for field in row._meta.concrete_fields} - {*but}
+    assert {name: getattr(row, name) for name in names} == {name: getattr(stored, name) for name in names}
 
 
 @pytest.fixture
@@ -131,6 +131,8 @@ class TestColumns:
             "payment_lease_owner",
             "payment_lease_expires_at",
             "payment_lease_token",
+            "payment_claimed_at",
+            "payment_attempts",
             "payment_failures",
             "payment_crashes",
             "payment_error",
@@ -176,7 +178,7 @@ class TestColumns:
                 class Meta:
                     app_label = "lab"
 
-        assert len({*Order.states._meta.columns, *Order.other._meta.columns}) == 20
+        assert len({*Order.states._meta.columns, *Order.other._meta.columns}) == 24
         assert len({index.name for index in Order._meta.indexes}) == 4
 
 
@@ -291,7 +293,7 @@ class TestNewRows:
         call_command("dumpdata", "lab.Chore", output=str(path), verbosity=0)
         Chore.objects.all().delete()
         call_command("loaddata", str(path), verbosity=0)
-        for times in ("next_at", "lease_expires_at"):  # JSON has milliseconds
+        for times in ("next_at", "lease_expires_at", "claimed_at"):  # JSON has milliseconds
             before[times] = before[times].replace(microsecond=before[times].microsecond // 1000 * 1000)
         assert clock_of(row) == before
 
@@ -367,11 +369,12 @@ class TestOtherWriters:
 class TestMovesInTheForeground:
     """Every way to move a row ends its lease, and nothing of what was in the old state is left."""
 
-    def moved(self, row, token, status, delay):
+    def moved(self, row, token, status, delay, attempts=1):
         stored = Chore.objects.get(pk=row.pk)
         assert stored.status == status
         assert stored.status_lease_token > token
-        assert clock_of(row) == free(token + 1, stored.status_next_at)
+        assert clock_of(row) == free(token + 1, stored.status_next_at, row.status_claimed_at, attempts)
+        assert (row.status_claimed_at is None) == (attempts == 0)
         assert stored.status_next_at is None if delay is None else is_in(stored.status_next_at, delay)
 
     @pytest.mark.parametrize(("status", "delay"), [("DOING", 0), ("DONE", 365 * DAY), ("FAILED", None), ("HELD", None)])
@@ -387,7 +390,7 @@ class TestMovesInTheForeground:
         token = lease(chore).token
         stale.states.transition_to("DONE")
         self.moved(chore, token, "DONE", 365 * DAY)
-        assert_as_stored(stale)
+        assert_as_stored(stale, but=["status_claimed_at", "status_attempts"])  # which a move does not write
 
     def test_transition_to_with_update(self, worn):
         row, token = worn
@@ -416,7 +419,7 @@ class TestMovesInTheForeground:
         result = Chore.states.bulk_transition(Chore.objects.all(), "HELD")
         assert (result.moved, result.refused) == (2, 1)
         self.moved(row, token, "HELD", None)
-        self.moved(others[0], 0, "HELD", None)
+        self.moved(others[0], 0, "HELD", None, attempts=0)
         assert clock_of(others[1])["lease_token"] == 0
         Chore.states.bulk_transition(Chore.objects.all(), "NEW")
         self.moved(row, token + 1, "NEW", 0)
@@ -439,7 +442,7 @@ class TestMovesInTheForeground:
         token = lease(row).token
         write(row, failures=1, error="no luck")
         row.states.transition_to("STALE")
-        assert clock_of(row) == free(token + 1, row.status_next_at)
+        assert clock_of(row) == free(token + 1, row.status_next_at, row.status_claimed_at, attempts=1)
         assert is_in(row.status_next_at, DAY)
         assert_as_stored(row)
         Ticking.states.bulk_transition(Ticking.objects.all(), "GONE")
@@ -449,7 +452,7 @@ class TestMovesInTheForeground:
         row = Sensor.objects.create()
         token = lease(row).token
         row.states.transition_to("DONE")
-        assert clock_of(row) == free(token + 1, None)
+        assert clock_of(row) == free(token + 1, None, row.status_claimed_at, attempts=1)
         assert_as_stored(row)
 
     def test_a_refusal_leaves_the_lease(self, worn):

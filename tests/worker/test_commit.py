@@ -204,6 +204,25 @@ class TestWritten:
         assert events.take_counts() == taken
 
 
+class TestReleased:
+    @pytest.mark.parametrize(("started_at", "attempts"), [(None, 0), (1.0, 1)])
+    def test_a_row_counts_as_tried_if_its_handler_has_begun(self, started_at, attempts, lots, committer):
+        lot = Lot.objects.create()
+        lease = claim_one(lots)
+        lease.started_at = started_at
+        assert committer.commit([verdict_of(lease, Kind.RELEASED)]) == []
+        assert (columns_of(lot).attempts, columns_of(lot).lease_owner) == (attempts, "")
+
+    def test_rows_of_both_kinds_are_written_together(self, lots, committer, events):
+        rows = [Lot.objects.create() for _ in range(4)]
+        leases = sorted(claim(lots), key=lambda lease: lease.key)
+        for lease in leases[:2]:
+            lease.started_at = 1.0
+        assert committer.commit([verdict_of(lease, Kind.RELEASED) for lease in leases]) == []
+        assert [columns_of(row).attempts for row in rows] == [1, 1, 0, 0]
+        assert events.total["released"] == 4
+
+
 class TestBadRow:
     """Lots of no amount cannot be sold, and lots of much less cannot even be void: the database refuses."""
 

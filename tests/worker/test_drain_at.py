@@ -173,6 +173,35 @@ def test_a_handler_that_looks_now_and_then_sees_that_time_has_passed(monkeypatch
     assert notes == [("", [])] * 10
 
 
+def test_every_try_is_counted_on_the_row_and_the_last_is_when_it_was(monkeypatch):
+    """Also those that are made without a word to the database."""
+    counts, looks = [], []
+
+    def play(self, state, ctx, otherwise):
+        counts.append(self.status_attempts)
+        if len(counts) in (5, 9):
+            looks.append((self.status_attempts, Chore.objects.get().status_attempts))
+
+    monkeypatch.setattr(Chore, "play", play)
+    chore = Chore.objects.create()
+    drain(Chore, at=timedelta(minutes=11, seconds=30))
+    assert counts == [*range(1, 13)]
+    assert looks == [(5, 5), (9, 9)]
+    chore.refresh_from_db()
+    assert chore.status_attempts == 12
+    since = timezone.now() - chore.status_claimed_at
+    assert timedelta(seconds=30) - CLOSE < since < timedelta(seconds=30) + A_WHILE
+
+
+def test_a_claim_grows_older_with_its_row():
+    chore = Chore.objects.create()
+    drain(Chore, at=timedelta(hours=1))
+    chore.refresh_from_db()
+    assert chore.status == "DONE"
+    assert abs(chore.status_claimed_at - chore.status_changed_at) < CLOSE
+    assert timedelta(hours=1) - CLOSE < timezone.now() - chore.status_claimed_at < timedelta(hours=1) + A_WHILE
+
+
 def test_a_row_that_waits_and_one_that_is_due_in_between():
     order = []
 

@@ -50,6 +50,10 @@ def release(lane, lease):
     return lane.release([lease.key], [lease.token])
 
 
+def unclaim(lane, lease):
+    return lane.unclaim([lease.key], [lease.token])
+
+
 def leased(lease, status=None):
     return {"key": lease.key, "was_lease_token": lease.token, "was_status": status or lease.status}
 
@@ -228,10 +232,60 @@ class TestClaim:
             assert [lease.key for lease in claim(lots)] == [rows[1].pk]
 
 
+class TestAttempts:
+    """How often a row was tried in its life, and when the last time."""
+
+    def test_are_counted_when_the_row_is_claimed(self, lots, lot):
+        assert (columns_of(lot).attempts, columns_of(lot).claimed_at) == (0, None)
+        (claimed,) = lots.claim(Wanted(lots.states, lots.priorities, 1, "me", 60, 0, lots.fields))
+        values = dict(zip([field.attname for field in lots.fields], claimed.values, strict=True))
+        assert values["status_attempts"] == columns_of(lot).attempts == 1
+        assert seconds_until(columns_of(lot).claimed_at) == about(0)
+
+    def test_are_on_the_row_that_a_handler_gets(self, lots, lot):
+        row = claim_one(lots).instance
+        assert (row.status_attempts, row.status_claimed_at) == (1, columns_of(lot).claimed_at)
+
+    @pytest.mark.parametrize("end", ["release", "stay", "move", "recover", "transition_to()", "release() of the row"])
+    def test_stay_as_they_are_when_the_lease_ends(self, end, lots, lot):
+        lease = claim_one(lots)
+        claimed_at = columns_of(lot).claimed_at
+        ENDS[end](lot, lease)
+        assert (columns_of(lot).attempts, columns_of(lot).claimed_at) == (1, claimed_at)
+
+    def test_grow_over_all_states(self, lots, lot):
+        move(lots, claim_one(lots), "BID", delay=0)
+        stay(lots, claim_one(lots), delay=0)
+        before = columns_of(lot).claimed_at
+        claim_one(lots)
+        assert columns_of(lot).attempts == 3
+        assert columns_of(lot).claimed_at > before
+
+    def test_are_not_those_claims_whose_handler_has_not_begun(self, lots, lot):
+        release(lots, claim_one(lots))
+        lease = claim_one(lots)
+        assert unclaim(lots, lease) == {lot.pk}
+        after = columns_of(lot)
+        assert (after.attempts, after.lease_owner, after.lease_expires_at) == (1, "", None)
+        assert after.lease_token == lease.token + 1
+
+    def test_are_not_claims_whose_answer_was_lost(self, lots, lot):
+        claim_one(lots)
+        assert lots.recover(Left("me:1", is_crash=False)).rows == 1
+        assert (columns_of(lot).attempts, columns_of(lot).crashes) == (0, 0)
+
+    def test_are_those_that_a_worker_died_in(self, lots, lot):
+        claim_one(lots)
+        let_lease_run_out(lot)
+        claim(lots, suspects=True)
+        assert (columns_of(lot).attempts, columns_of(lot).crashes) == (2, 1)
+
+
 VERBS = {
     "beat": beat,
     "held": held,
     "release": release,
+    "unclaim": unclaim,
     "stay": stay,
     "move": move,
     "lock": lock,
@@ -246,6 +300,7 @@ def claimed_by_another(lot, lease):
 
 ENDS = {
     "release": lambda lot, lease: release(lease.lane, lease),
+    "unclaim": lambda lot, lease: unclaim(lease.lane, lease),
     "stay": lambda lot, lease: stay(lease.lane, lease),
     "move": lambda lot, lease: move(lease.lane, lease, "BID", delay=0),
     "recover": lambda lot, lease: recover(lease.lane, "me:1"),
@@ -437,7 +492,7 @@ class TestMove:
 @only_postgresql
 @pytest.mark.django_db(transaction=True)
 class TestLocks:
-    @pytest.mark.parametrize("verb", ["beat", "release", "stay", "move", "lock"])
+    @pytest.mark.parametrize("verb", ["beat", "release", "unclaim", "stay", "move", "lock"])
     def test_of_others_are_passed_by_and_their_rows_are_still_held(self, verb, lots, lot):
         lease = claim_one(lots)
         must_not_wait()

@@ -105,6 +105,8 @@ class ScheduleReading:
         self.lease_owner: str = getattr(instance, names.lease_owner)
         self.lease_expires_at: dt.datetime | None = getattr(instance, names.lease_expires_at)
         self.lease_token: int = getattr(instance, names.lease_token)
+        self.claimed_at: dt.datetime | None = getattr(instance, names.claimed_at)
+        self.attempts: int = getattr(instance, names.attempts)
         self.failures: int = getattr(instance, names.failures)
         self.crashes: int = getattr(instance, names.crashes)
         self.error: str = getattr(instance, names.error)
@@ -149,6 +151,9 @@ class ScheduleReading:
             yield pgettext("state machine", "Attempt"), self._attempt()
         if self.crashes:
             yield _("Workers that died of it"), str(self.crashes)
+        if self.attempts:
+            yield _("Tries in its life"), str(self.attempts)
+            yield pgettext("state machine", "Last tried"), _moment(self.claimed_at)
         yield from self._ahead()
 
     def _attempt(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from django.db import models
 
 from statemachine_fields.db.clock import clock_sql
-from statemachine_fields.db.columns import Table
+from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.portable import read_time
 
 
@@ -39,13 +39,11 @@ class Aging:
         self.connection, self.table = connection, table
         names = self.names = table.quoted(connection)
         self.name, self.audit, self.changed_at = names["name"], names["audit"], names["changed_at"]
-        times = [self._older(self._stopped(self.changed_at))]
+        times = {column: self._stopped(names[column]) for column in TIMES if column in names}
         if table.is_timed:
             self.next_at, self.expires_at = names["next_at"], names["lease_expires_at"]
-            times.insert(0, self._older(self._stopped_due()))
-            times.append(self._older(self.expires_at))
-        columns = [self.next_at, self.changed_at, self.expires_at] if table.is_timed else [self.changed_at]
-        changes = ", ".join(f"{name} = {time}" for name, time in zip(columns, times, strict=True))
+            times |= {"next_at": self._stopped_due(), "lease_expires_at": self.expires_at}
+        changes = ", ".join(f"{names[column]} = {self._older(time)}" for column, time in times.items())
         transitioned_at = connection.ops.quote_name("transitioned_at")
         self._texts = [
             f"UPDATE {self.name} SET {changes}",
@@ -95,6 +93,15 @@ class Aging:
         text += f"AND {self.names['sequence']} = {sequence} AND {self.next_at} IS NOT NULL"
         with self.connection.cursor() as cursor:
             cursor.execute(*_bound(text, values))
+
+    def count_tries(self, key: Any, tries: int, at: datetime.datetime) -> None:
+        """Count tries of a row that were not written, the last of them at an instant."""
+        values = {"at": self._time(at), "key": self._key(key)}
+        text = (
+            f"UPDATE {self.name} SET {{claimed_at}} = :at, {{attempts}} = {{attempts}} + {tries} WHERE {{key}} = :key"
+        )
+        with self.connection.cursor() as cursor:
+            cursor.execute(*_bound(text.format(**self.names), values))
 
     def _stopped(self, time: str) -> str:
         return f"(CASE WHEN {time} > :at THEN :at ELSE {time} END)"

@@ -11,8 +11,21 @@ from django.db import models
 #: What every machine has, and what its features add, in the order of the table. Each is named after the status column.
 FEATURES: dict[str, tuple[str, ...]] = {
     "machine": ("status", "sequence", "changed_at"),
-    "schedule": ("next_at", "lease_owner", "lease_expires_at", "lease_token", "failures", "crashes", "error"),
+    "schedule": (
+        "next_at",
+        "lease_owner",
+        "lease_expires_at",
+        "lease_token",
+        "claimed_at",
+        "attempts",
+        "failures",
+        "crashes",
+        "error",
+    ),
 }
+
+#: Those that are times. First the one that may be computed from others, as some databases set one column after the other.
+TIMES = ("next_at", "changed_at", "lease_expires_at", "claimed_at")
 
 #: What a column holds of which nothing is to be said: what a new row has.
 EMPTY: dict[str, Any] = {
@@ -20,6 +33,8 @@ EMPTY: dict[str, Any] = {
     "lease_owner": "",
     "lease_expires_at": None,
     "lease_token": 0,
+    "claimed_at": None,
+    "attempts": 0,
     "failures": 0,
     "crashes": 0,
     "error": "",

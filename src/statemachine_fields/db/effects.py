@@ -30,6 +30,8 @@ class Becomes(enum.Enum):
     NOW = enum.auto()
     #: One more than it was.
     RAISED = enum.auto()
+    #: One less.
+    LOWERED = enum.auto()
     #: What a new row has.
     EMPTY = enum.auto()
     #: A text of the caller's around the name of who held the row.
@@ -90,6 +92,8 @@ class Effect:
                 to = terms.no_later.format(seconds=value, entered=entered, horizon=given.format("horizon"))
             elif becomes is Becomes.RAISED:
                 to = f"{row}{name} + 1"
+            elif becomes is Becomes.LOWERED:
+                to = f"{row}{name} - 1"
             elif becomes is Becomes.BLAME:
                 to = f"{value} || {row}{names['lease_owner']} || {value}"
             else:
@@ -104,8 +108,8 @@ class Effect:
             name = getattr(names, column)
             if becomes is Becomes.NOW:
                 changes[name] = DatabaseClock()
-            elif becomes is Becomes.RAISED:
-                changes[name] = Increment(name)
+            elif becomes in (Becomes.RAISED, Becomes.LOWERED):
+                changes[name] = Increment(name, 1 if becomes is Becomes.RAISED else -1)
             elif becomes is Becomes.LATER and given[column] is not None:
                 changes[name] = DatabaseClock(given[column])
             else:
@@ -153,12 +157,21 @@ STAY = Effect(
 )
 #: A worker takes the row.
 CLAIM = Effect(
-    "claim", {"lease_token": Becomes.RAISED, "lease_owner": Becomes.GIVEN, "lease_expires_at": Becomes.LATER}
+    "claim",
+    {
+        "lease_token": Becomes.RAISED,
+        "lease_owner": Becomes.GIVEN,
+        "lease_expires_at": Becomes.LATER,
+        "claimed_at": Becomes.NOW,
+        "attempts": Becomes.RAISED,
+    },
 )
 #: It keeps the row.
 BEAT = Effect("beat", {"lease_expires_at": Becomes.LATER})
 #: It gives the row back as it was: due, and with no crash counted.
 RELEASE = Effect("release", _END_OF_LEASE)
+#: The same, before its handler has begun: that was no try.
+UNCLAIM = Effect("unclaim", {**_END_OF_LEASE, "attempts": Becomes.LOWERED})
 #: The row is taken back from a worker that was never heard of again. First the error, which names who held it.
 RECOVER = Effect("recover", {"error": Becomes.BLAME, "crashes": Becomes.RAISED, **_END_OF_LEASE})
 #: A parked row is due again, with all its tries before it.

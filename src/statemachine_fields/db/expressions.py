@@ -28,9 +28,10 @@ class Increment:
     """`SET status_sequence = status_sequence + 1`."""
 
     column: str
+    by: int = 1
 
     def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
-        return f"{connection.ops.quote_name(self.column)} + 1", ()
+        return f"{connection.ops.quote_name(self.column)} {'-' if self.by < 0 else '+'} {abs(self.by)}", ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from statemachine_fields.db.clock import clock_sql, local_now, make_ready, store
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import LockedRow, SelectedWrite, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
-from statemachine_fields.db.effects import CLAIM, RECOVER, RELEASE, Becomes, Effect, Terms
+from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM, Becomes, Effect, Terms
 from statemachine_fields.db.tallies import Tally, add_up_sql
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
@@ -133,7 +133,8 @@ class Portable:
             update = f"UPDATE {{name}} SET {CLAIM.as_sql(names, terms(connection))} WHERE {{key}} = %s".format(**names)
             claimed = []
             for key in self._due(cursor, names, wanted, now):
-                cursor.execute(update, (wanted.owner, later(connection, wanted.seconds), key))
+                given = (wanted.owner, wanted.seconds)
+                cursor.execute(update, (*_parameters(connection, CLAIM, table, given), key))
                 if not cursor.rowcount:
                     continue
                 cursor.execute(f"SELECT {columns} FROM {names['name']} WHERE {names['key']} = %s", (key,))
@@ -163,7 +164,7 @@ class Portable:
         return found
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
-        effect = RECOVER if left.is_crash else RELEASE
+        effect = RECOVER if left.is_crash else UNCLAIM
         words = (RECOVERED if left.owner is None else DIED) if left.is_crash else ()
         which = "{lease_expires_at} <= %s" if left.owner is None else "{lease_owner} = %s"
         with _locked(connection, table) as (cursor, names):
@@ -175,7 +176,7 @@ class Portable:
                     f"WHERE {{status}} IN ({_places(states)}) AND {which} "
                     f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)})"
                 ).format(**names),
-                (*words, *states, owner, *held),
+                (*_parameters(connection, effect, table, words), *states, owner, *held),
             )
             return Recovered(int(cursor.rowcount), True)
 
@@ -243,7 +244,6 @@ class PortableRowWrite:
     ) -> None:
         self.table, self.compares, self.records = table, compares, records
         self.effect, self.updates, self.extras = effect, updates, extras
-        self._changes = list(effect.on(table.columns).values())
         self._is_recorded = "sequence" in effect.changes
         #: By whether times are stored in UTC, which depends on the connection.
         self._texts: dict[bool, tuple[str, str, str]] = {}
@@ -259,7 +259,7 @@ class PortableRowWrite:
         key = _key(table, key, connection)
         with connection.cursor() as cursor:
             make_ready(connection)  # the text may have been made for another
-            cursor.execute(update, (*self._values(connection, given, in_utc), key, *compared))
+            cursor.execute(update, (*_parameters(connection, self.effect, table, given), key, *compared))
             if not cursor.rowcount:
                 return None
             if not self._is_recorded:
@@ -274,17 +274,6 @@ class PortableRowWrite:
         if not schedule:
             return sequence, changed_at
         return sequence, changed_at, read_time(schedule[0], table, connection), schedule[1]
-
-    def _values(self, connection: Any, given: tuple[Any, ...], in_utc: bool) -> Iterator[Any]:
-        values = iter(given)
-        for becomes in self._changes:
-            if becomes is Becomes.GIVEN:
-                yield next(values)
-            elif becomes in (Becomes.LATER, Becomes.LATER_OR_HORIZON):
-                yield later(connection, next(values))
-            elif becomes is Becomes.NOW and not in_utc:
-                yield local_now(connection)
-        yield from values
 
     def _make_texts(self, connection: Any) -> tuple[str, str, str]:
         quote = connection.ops.quote_name
@@ -312,6 +301,21 @@ def _locked(connection: Any, table: Table) -> Iterator[tuple[Any, dict[str, str]
     with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:
         cursor.execute("UPDATE {name} SET {lease_token} = {lease_token} WHERE {key} IS NULL".format(**names))
         yield cursor, names
+
+
+def _parameters(connection: Any, effect: Effect, table: Table, given: Sequence[Any]) -> Iterator[Any]:
+    """Yield the parameters of what an effect sets, and then what else is given."""
+    values = iter(given)
+    for becomes in effect.on(table.columns).values():
+        if becomes is Becomes.GIVEN:
+            yield next(values)
+        elif becomes is Becomes.BLAME:
+            yield from (next(values), next(values))
+        elif becomes in (Becomes.LATER, Becomes.LATER_OR_HORIZON):
+            yield later(connection, next(values))
+        elif becomes is Becomes.NOW and not stores_utc(connection):
+            yield local_now(connection)
+    yield from values
 
 
 def terms(connection: Any) -> Terms:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared
 from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
-from statemachine_fields.db.columns import Table
-from statemachine_fields.db.effects import CLAIM, RECOVER, RELEASE
+from statemachine_fields.db.columns import TIMES, Table
+from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
 from statemachine_fields.db.postgresql_text import TERMS, array_of, key_type, prepared_keys
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
@@ -85,7 +85,7 @@ class PostgreSQLClaims:
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
         names = names_of(table, connection)
-        effect = RECOVER if left.is_crash else RELEASE
+        effect = RECOVER if left.is_crash else UNCLAIM
         names["changes"] = effect.as_sql(names, TERMS)
         which = "{lease_expires_at} <= statement_timestamp()"
         params: tuple[Any, ...] = ()
@@ -116,7 +116,7 @@ def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int
     if found is not None:
         return found
     quote = connection.ops.quote_name
-    slow = [table.columns[name] for name in ("changed_at", "next_at", "lease_expires_at")]
+    slow = [table.columns[name] for name in TIMES]
     columns = [
         "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint END".format(quote(field.column))
         if field.column in slow

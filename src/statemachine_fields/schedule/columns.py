@@ -81,8 +81,12 @@ class LeaseTokenField(ScheduleColumn, BigIntegerField):
     """Grows with every claim and every move and is never reset: who knows it holds the row."""
 
 
+class ClaimedAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]
+    """When the row was last claimed, by the database's clock; null if it never was."""
+
+
 class CountField(ScheduleColumn, IntegerField):
-    """How many tries failed in this state, or ended with no outcome at all."""
+    """How many tries there were in the row's life; how many failed in this state, or ended with no outcome at all."""
 
 
 class ErrorField(ScheduleColumn, TextField):
@@ -100,6 +104,8 @@ def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Fi
         names.lease_owner: LeaseOwnerField(max_length=OWNER_LENGTH, blank=True, **empty),
         names.lease_expires_at: LeaseExpiresAtField(**null),
         names.lease_token: LeaseTokenField(**zero),
+        names.claimed_at: ClaimedAtField(**null),
+        names.attempts: CountField(**zero),
         names.failures: CountField(**zero),
         names.crashes: CountField(**zero),
         names.error: ErrorField(blank=True, **empty),

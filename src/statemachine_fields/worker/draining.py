@@ -279,7 +279,16 @@ class DrainUntil(Drain):
             outcome = self._try(lease)
         if watch.has_happened or fresh is None or not _is_quiet(outcome):
             return outcome
-        began_at, until = self.as_of, self._quiet_until(lease)
+        began_at, until, tries, counted = self.as_of, self._quiet_until(lease), 0, 0
+        timeline = next(each for each in self.timelines if each.using == lease.lane.using)
+
+        def catch_up() -> None:
+            nonlocal counted
+            self._advance()
+            if tries > counted:
+                timeline.count_tries(lease, tries - counted)
+            counted = tries
+
         while not watch.has_happened and _is_quiet(outcome):
             delay = outcome.delay or 0.0
             at = self.as_of + datetime.timedelta(seconds=delay)
@@ -289,10 +298,12 @@ class DrainUntil(Drain):
             self._go_on(at)
             self._refuse_to_go_on(lease)
             lease.age += delay
+            tries += 1
             lease.instance = _grown_older(copy.deepcopy(fresh), at - began_at)
-            with TrySavepoint(self._advance) as watch:
+            vars(lease.instance)[lease.lane.bound.names.attempts] += tries
+            with TrySavepoint(catch_up) as watch:
                 outcome = self._try(lease)
-        self._advance()
+        catch_up()
         return outcome
 
     def _quiet_until(self, lease: Lease) -> datetime.datetime:

@@ -19,7 +19,7 @@ from django.db import connections, models, router
 
 from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import Dialect, dialect_for
-from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, Effect
+from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, UNCLAIM, Effect
 from statemachine_fields.machine.registry import find_machine
 from statemachine_fields.schedule.columns import OWNER_LENGTH
 
@@ -90,6 +90,10 @@ class Lane:
     def release(self, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
         """Give rows back as they were: due, and with no crash counted."""
         return self._write(RELEASE, key=keys, was_lease_token=tokens)
+
+    def unclaim(self, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
+        """Give rows back whose handlers have not begun: as if they had not been claimed."""
+        return self._write(UNCLAIM, key=keys, was_lease_token=tokens)
 
     def _write(self, effect: Effect, **rows: Sequence[Any]) -> set[Any]:
         return self.dialect.write_rows(self.connection, self.bound.table, effect, rows)

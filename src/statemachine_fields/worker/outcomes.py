@@ -18,7 +18,17 @@ from django.dispatch import Signal
 from statemachine_fields.machine.listeners import is_heard
 from statemachine_fields.signals import handler_failed, outcome_dropped, row_parked, rows_deleted
 from statemachine_fields.worker.digest import Digest, cause_of
-from statemachine_fields.worker.writing import CONFIRM, DELETE, ENTER, ENTER_ALONE, ENTER_EACH, RELEASE, STAY, Write
+from statemachine_fields.worker.writing import (
+    CONFIRM,
+    DELETE,
+    ENTER,
+    ENTER_ALONE,
+    ENTER_EACH,
+    RELEASE,
+    STAY,
+    UNCLAIM,
+    Write,
+)
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lease
@@ -201,7 +211,10 @@ class Parked(Stayed):
 class Released(RowOutcome):
     """The row is given back as it was."""
 
-    kind, words, write = "released", "release", RELEASE
+    kind, words = "released", "release"
+
+    def way(self, is_watched: bool) -> Write:
+        return UNCLAIM if self.lease.started_at is None else RELEASE  # which was a try, or none
 
     def report(self, digest: Digest) -> None:
         self._log(digest, logging.WARNING, "%s was given back in state %r. %s")

@@ -176,6 +176,10 @@ class Timeline:
         if dues:
             self.agings[_columns(lease.lane.bound)].set_due(lease.key, lease.sequence, min(dues))
 
+    def count_tries(self, lease: Lease, tries: int) -> None:
+        """Count tries that were not written, the last of them where time stands still."""
+        self.agings[_columns(lease.lane.bound)].count_tries(lease.key, tries, self.stopped_at)
+
     def remember(self, until: datetime.datetime) -> None:
         """Keep how far time is, for the next drain of the same test."""
         passed = self.passed._replace(until=max(until, self.passed.until))

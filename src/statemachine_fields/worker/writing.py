@@ -124,6 +124,10 @@ def release(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
     return lane.release(*pairs(outcomes))
 
 
+def unclaim(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
+    return lane.unclaim(*pairs(outcomes))
+
+
 def was_released(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
     return {outcome.lease.key for outcome in outcomes if _was_left(outcome.lease, {})}
 
@@ -181,6 +185,7 @@ ENTER_EACH = Write(enter_each, has_record, "writer", is_transaction=True, most=1
 ENTER_ALONE = Write(enter_each, has_record, "writer", is_transaction=True, most=1)
 STAY = Write(stay, has_stayed)
 RELEASE = Write(release, was_released)
+UNCLAIM = Write(unclaim, was_released)
 DELETE = Write(delete, was_deleted, "housekeeper", is_transaction=True, most=100)
 CONFIRM = Write(confirm, confirm)
 
