@@ -1,0 +1,1649 @@
+-- Every statement of each kind of machine. Written by a test, which says how: tests/db/test_statements.py
+-- What Django writes itself is named and not shown; what was shown before is named as well.
+
+-- ====================================================================================================
+-- plain: lab.ByHand
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_byhand"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_byhandstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_byhand"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_byhandstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_byhand"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_byhandstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_byhand
+COMMIT;
+-- Django: SELECT lab_byhand
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_byhand"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_byhand"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_byhand"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_byhandstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- ====================================================================================================
+-- with an auto_now field: lab.Stamped
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_stamped"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "modified" = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_stampedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- update=
+WITH moved AS (
+        UPDATE "lab_stamped"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "name" =
+            %s, "modified" = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_stampedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_stamped"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "modified" = %s
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_stampedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_stamped"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_stampedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_stamped
+COMMIT;
+-- Django: SELECT lab_stamped
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_stamped"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_stamped"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_stamped"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "modified" = %s
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_stampedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- ====================================================================================================
+-- with fields of its own in the audit table: lab.Reasoned
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_reasoned"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_reasonedstatetransition" (id, from_status, to_status, metadata, "actor_id", "reason", instance_id,
+        sequence, transitioned_at)
+    SELECT id, from_status, to_status, metadata, "actor_id", "reason", instance_id, sequence, transitioned_at
+    FROM "lab_reasonedstatetransition"
+    WHERE false
+    UNION ALL
+    SELECT %s, %s, %s, %s, %s, %s, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_reasoned"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_reasonedstatetransition" (id, from_status, to_status, metadata, "actor_id", "reason", instance_id,
+        sequence, transitioned_at)
+    SELECT id, from_status, to_status, metadata, "actor_id", "reason", instance_id, sequence, transitioned_at
+    FROM "lab_reasonedstatetransition"
+    WHERE false
+    UNION ALL
+    SELECT %s, %s, %s, %s, %s, %s, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_reasoned"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_reasonedstatetransition" (id, from_status, to_status, metadata, "actor_id", "reason", instance_id,
+        sequence, transitioned_at)
+    SELECT id, from_status, to_status, metadata, "actor_id", "reason", instance_id, sequence, transitioned_at
+    FROM "lab_reasonedstatetransition"
+    WHERE false
+    UNION ALL
+    SELECT %s, %s, %s, %s, %s, %s, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_reasoned
+COMMIT;
+-- Django: SELECT lab_reasoned
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_reasoned"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_reasoned"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+BEGIN;
+-- Django: SELECT lab_reasoned
+-- again: a move
+COMMIT;
+
+-- ====================================================================================================
+-- with a save() of its own: lab.Hooked
+-- ====================================================================================================
+
+-- a move
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_hooked"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_hookedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move in a transaction
+BEGIN;
+SAVEPOINT;
+-- again: a move (2)
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+RELEASE SAVEPOINT;
+COMMIT;
+
+-- update=
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- expected= a state
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- expected= a number
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_hooked"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_hookedstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- save=False and save()
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_hooked
+COMMIT;
+-- Django: SELECT lab_hooked
+
+-- force_transition_to()
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN;
+-- again: a move (2)
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+BEGIN;
+-- Django: SELECT lab_hooked
+SAVEPOINT;
+-- again: a move (2)
+-- Django: UPDATE lab_hooked
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_hooked"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+RELEASE SAVEPOINT;
+COMMIT;
+
+-- ====================================================================================================
+-- with guards: lab.Document
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_document"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_documentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- update=
+WITH moved AS (
+        UPDATE "lab_document"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "words" =
+            %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_documentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_document"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_documentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_document"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_documentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_document
+COMMIT;
+-- Django: SELECT lab_document
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_document"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_document"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+BEGIN;
+-- Django: SELECT lab_document
+-- again: a move
+COMMIT;
+
+-- ====================================================================================================
+-- whose history outlives its rows: lab.Kept
+-- ====================================================================================================
+
+-- a move
+-- Django: SELECT lab_keptstatetransition
+WITH moved AS (
+        UPDATE "lab_kept"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_keptstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- a move in a transaction
+BEGIN;
+-- Django: SELECT lab_keptstatetransition
+-- again: a move (2)
+COMMIT;
+
+-- expected= a state
+-- Django: SELECT lab_keptstatetransition
+-- again: a move (2)
+
+-- expected= a number
+-- Django: SELECT lab_keptstatetransition
+WITH moved AS (
+        UPDATE "lab_kept"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_keptstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- save=False and save()
+BEGIN;
+-- Django: SELECT lab_keptstatetransition
+WITH moved AS (
+        UPDATE "lab_kept"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_keptstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_kept
+COMMIT;
+-- Django: SELECT lab_kept
+
+-- force_transition_to()
+-- Django: SELECT lab_keptstatetransition
+-- again: a move (2)
+
+-- a move that the graph does not have
+-- Django: SELECT lab_keptstatetransition
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_kept"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- Django: SELECT lab_keptstatetransition
+BEGIN;
+-- Django: SELECT lab_keptstatetransition
+-- Django: SELECT lab_kept
+-- again: a move (2)
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_kept"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+ROLLBACK;
+
+-- bulk_transition()
+-- Django: SELECT lab_kept
+-- Django: SELECT lab_keptstatetransition
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_kept"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_keptstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- ====================================================================================================
+-- of a multi-table child: lab.Car
+-- ====================================================================================================
+
+-- a move
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_vehicle"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "modified" = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_vehiclestatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- a move in a transaction
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- update=
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_vehicle"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "plate" =
+            %s, "modified" = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_vehiclestatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- expected= a state
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- expected= a number
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_vehicle"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "modified" = %s
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_vehiclestatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_vehicle"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_vehiclestatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_vehicle
+COMMIT;
+-- Django: SELECT lab_vehicle
+
+-- force_transition_to()
+BEGIN;
+-- again: a move (2)
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_vehicle"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN;
+-- again: a move (2)
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_vehicle"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+BEGIN;
+-- Django: SELECT lab_car
+-- again: a move (2)
+-- Django: UPDATE lab_car
+COMMIT;
+
+-- ====================================================================================================
+-- timed: lab.ByWorker
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_byworker"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_byworkerstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_byworker"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_byworkerstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_byworker"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_byworkerstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_byworker
+COMMIT;
+-- Django: SELECT lab_byworker
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_byworker"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_byworker"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_byworkerstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- claim what is due
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_byworker"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_byworker"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
+        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
+        "status_failures", "status_crashes", "status_error";
+
+-- claim all but what is set aside
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_byworker"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" <> ALL(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_byworker"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
+        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
+        "status_failures", "status_crashes", "status_error";
+
+-- claim what a worker may have died of
+WITH due AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "status" = ANY(%s) AND "status_next_at" <= statement_timestamp() AND "status_lease_expires_at" IS NULL AND
+            "status_crashes" = 1
+        ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_byworker"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
+        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
+        "status_failures", "status_crashes", "status_error";
+
+-- claim one of these
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_byworker"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" = ANY(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_byworker"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
+        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
+        "status_failures", "status_crashes", "status_error";
+
+-- what a claim would take
+SELECT found.key
+    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    CROSS JOIN LATERAL (
+        SELECT "id" AS key, "status_next_at" AS next_at
+        FROM "lab_byworker"
+        WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+            "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+        ORDER BY "status_next_at" LIMIT %s) AS found
+    ORDER BY wanted.priority DESC, found.next_at LIMIT %s;
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_byworker" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_byworkerstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- stay
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_byworker" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
+        LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
+        given.horizon))
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token AND t."status" = given.was_status
+    RETURNING given.place;
+
+-- release
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_byworker" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- beat
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_byworker" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- held
+SELECT given.place
+    FROM "lab_byworker" AS t, unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)
+    WHERE t."id" = ANY(%s::bigint[]) AND given.key = t."id" AND t."status_lease_token" = given.was_lease_token;
+
+-- lock a held row
+SELECT 1
+    FROM "lab_byworker"
+    WHERE "id" = %s AND "status_lease_token" = %s FOR NO KEY UPDATE SKIP LOCKED;
+
+-- recover what has run out
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted
+                FROM "lab_byworker"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_byworker"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+
+-- recover what a dead worker held
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s) AS is_wanted
+                FROM "lab_byworker"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s)
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_byworker"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+
+-- give back what was claimed unheard
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted
+                FROM "lab_byworker"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[]))
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_byworker"
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+
+-- a single move under a lease
+WITH moved AS (
+        UPDATE "lab_byworker"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_byworkerstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- run_at()
+-- Django: UPDATE lab_byworker
+-- Django: SELECT lab_byworker
+
+-- release()
+-- Django: UPDATE lab_byworker
+-- Django: SELECT lab_byworker
+
+-- resume()
+-- Django: UPDATE lab_byworker
+-- Django: SELECT lab_byworker
+
+-- ====================================================================================================
+-- timed, with an auto_now field: lab.Lot
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_lot"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- update=
+WITH moved AS (
+        UPDATE "lab_lot"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = '', "amount" = %s, "touched_at" = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_lot"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_lot"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_lot
+COMMIT;
+-- Django: SELECT lab_lot
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_lot"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_lot"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_lot"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_lot" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- enter a state with update=
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_lot"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_lot" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "amount" = %s
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_lotstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- ====================================================================================================
+-- timed, with a text for a key: lab.Coupon
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_coupon"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = %s AND "status" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_couponstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_coupon"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_couponstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_coupon"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
+        WHERE "code" = %s AND "status" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_couponstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_coupon
+COMMIT;
+-- Django: SELECT lab_coupon
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_coupon"
+    WHERE "code" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_coupon"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_couponstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- claim what is due
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "code" AS key, "status_next_at" AS next_at
+            FROM "lab_coupon"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_coupon"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
+        "status_crashes", "status_error";
+
+-- claim all but what is set aside
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "code" AS key, "status_next_at" AS next_at
+            FROM "lab_coupon"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "code" <>
+                ALL(%s::varchar[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_coupon"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
+        "status_crashes", "status_error";
+
+-- claim what a worker may have died of
+WITH due AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "status" = ANY(%s) AND "status_next_at" <= statement_timestamp() AND "status_lease_expires_at" IS NULL AND
+            "status_crashes" = 1
+        ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_coupon"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
+        "status_crashes", "status_error";
+
+-- claim one of these
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "code" AS key, "status_next_at" AS next_at
+            FROM "lab_coupon"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "code" =
+                ANY(%s::varchar[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_coupon"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s)
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
+        "status_crashes", "status_error";
+
+-- what a claim would take
+SELECT found.key
+    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    CROSS JOIN LATERAL (
+        SELECT "code" AS key, "status_next_at" AS next_at
+        FROM "lab_coupon"
+        WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+            "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+        ORDER BY "status_next_at" LIMIT %s) AS found
+    ORDER BY wanted.priority DESC, found.next_at LIMIT %s;
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_coupon" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."code" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_couponstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- stay
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_coupon" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
+        LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
+        given.horizon))
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token AND t."status" = given.was_status
+    RETURNING given.place;
+
+-- release
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_coupon" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- beat
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_coupon" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- held
+SELECT given.place
+    FROM "lab_coupon" AS t, unnest(%s::varchar[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)
+    WHERE t."code" = ANY(%s::varchar[]) AND given.key = t."code" AND t."status_lease_token" = given.was_lease_token;
+
+-- lock a held row
+SELECT 1
+    FROM "lab_coupon"
+    WHERE "code" = %s AND "status_lease_token" = %s FOR NO KEY UPDATE SKIP LOCKED;
+
+-- recover what has run out
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted
+                FROM "lab_coupon"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_coupon"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+
+-- recover what a dead worker held
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s) AS is_wanted
+                FROM "lab_coupon"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s)
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_coupon"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+
+-- give back what was claimed unheard
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s AND "code" <> ALL(%s::varchar[])) AS is_wanted
+                FROM "lab_coupon"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s AND "code" <> ALL(%s::varchar[]))
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_coupon"
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+
+-- a single move under a lease
+WITH moved AS (
+        UPDATE "lab_coupon"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = %s AND "status" = %s AND "status_lease_token" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_couponstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- run_at()
+-- Django: UPDATE lab_coupon
+-- Django: SELECT lab_coupon
+
+-- release()
+-- Django: UPDATE lab_coupon
+-- Django: SELECT lab_coupon
+
+-- resume()
+-- Django: UPDATE lab_coupon
+-- Django: SELECT lab_coupon
