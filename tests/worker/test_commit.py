@@ -210,7 +210,7 @@ class TestReleased:
         lot = Lot.objects.create()
         lease = claim_one(lots)
         lease.started_at = started_at
-        assert committer.commit([verdict_of(lease, Kind.RELEASED)]) == []
+        assert committer.commit([outcome_of(lease, Released)]) == []
         assert (columns_of(lot).attempts, columns_of(lot).lease_owner) == (attempts, "")
 
     def test_rows_of_both_kinds_are_written_together(self, lots, committer, events):
@@ -218,7 +218,7 @@ class TestReleased:
         leases = sorted(claim(lots), key=lambda lease: lease.key)
         for lease in leases[:2]:
             lease.started_at = 1.0
-        assert committer.commit([verdict_of(lease, Kind.RELEASED) for lease in leases]) == []
+        assert committer.commit([outcome_of(lease, Released) for lease in leases]) == []
         assert [columns_of(row).attempts for row in rows] == [1, 1, 0, 0]
         assert events.total["released"] == 4
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     CharField: TypeAlias = models.CharField[Any, Any]
     UUIDField: TypeAlias = models.UUIDField[Any, Any]
 
-    class RecordOf(models.Model, Generic[M]): ...
+    class RecordOf(models.Model, Generic[M]): ...  # noqa: DJ008 - for type checkers
 
 else:  # a base that is no model would be written into every user's migrations
     from django.db.models import CharField, UUIDField
