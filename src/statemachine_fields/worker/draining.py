@@ -24,18 +24,7 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import Lane, Lease
-from statemachine_fields.worker.outcomes import (
-    Conflicted,
-    Deleted,
-    Dropped,
-    Events,
-    Failed,
-    Parked,
-    Released,
-    RowOutcome,
-    Transitioned,
-    Waited,
-)
+from statemachine_fields.worker.outcomes import Conflicted, Events, Released, RowOutcome, Waited
 from statemachine_fields.worker.savepoints import TrySavepoint
 from statemachine_fields.worker.timeline import NextTry, Timeline, timelines_of
 
@@ -64,7 +53,11 @@ class DrainTally:
 
     @property
     def tries(self) -> int:
-        return self.moved + self.waited + self.failed + self.parked + self.deleted + self.dropped
+        return sum(getattr(self, kind) for kind in COUNTED)
+
+
+#: The kinds of outcomes that a tally counts, each under its name.
+COUNTED = ("moved", "waited", "failed", "parked", "deleted", "dropped")
 
 
 class Drain:
@@ -175,9 +168,8 @@ class Drain:
         return self.executor.run(lease)
 
     def _count(self, lease: Lease, outcome: RowOutcome | None, counted: Counter[str]) -> None:
-        for each in (Waited, Failed, Parked, Deleted, Dropped):
-            setattr(self.tally, each.kind, getattr(self.tally, each.kind) + int(counted[each.kind]))
-        self.tally.moved += counted[Transitioned.kind]
+        for kind in COUNTED:
+            setattr(self.tally, kind, getattr(self.tally, kind) + counted[kind])
         row = all_rows(lease.lane.bound.model, lease.lane.using).filter(pk=lease.key)
         names = lease.lane.bound.names
         found = row.values_list(names.status, names.sequence, names.error, names.failures).first()

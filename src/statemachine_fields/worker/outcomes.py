@@ -104,6 +104,15 @@ class RowOutcome:
         values = (lease.label, lease.status, *facts, self.error)
         digest.log(cause, level, text, *values, error=self.exception, fields=self.log_fields())
 
+    def log_fate(
+        self, digest: Digest, level: int, text: str, *facts: object, cause: object, raised: Any = None, **fields: Any
+    ) -> None:
+        """Log a line that starts with the row, the outcome and its state, about what becomes of the outcome itself."""
+        lease = self.lease
+        kind = (text, str(lease.lane), lease.status, self.kind, cause)
+        values, known = (lease.label, self, lease.status, *facts), self.log_fields()
+        digest.log(kind, level, f"%s: its %s in state %r {text}", *values, error=raised, fields=known | fields)
+
     def _send(self, signal: Signal, **facts: Any) -> None:
         lane = self.lease.lane
         if is_heard(signal, lane.bound.model):
@@ -253,19 +262,10 @@ class Dropped(RowOutcome):
     kind = "dropped"
 
     def report(self, digest: Digest) -> None:
-        lease, late = self.lease, self.instead_of or self
-        digest.log(
-            ("dropped", str(lease.lane), lease.status, late.kind),
-            logging.WARNING,
-            "%s: its %s in state %r came too late and was dropped. The lease (token %d) had ended, or somebody moved or "
-            "released the row.",
-            lease.label,
-            late,
-            lease.status,
-            lease.token,
-            fields=late.log_fields() | {"outcome": self.kind},
-        )
-        self._send(outcome_dropped, instance=lease.instance, outcome=str(late))
+        late = self.instead_of or self
+        text = "came too late and was dropped. The lease (token %d) had ended, or somebody moved or released the row."
+        late.log_fate(digest, logging.WARNING, text, self.lease.token, cause=None, outcome=self.kind)
+        self._send(outcome_dropped, instance=self.lease.instance, outcome=str(late))
 
 
 @dataclass(slots=True, eq=False)
@@ -328,31 +328,13 @@ class Events:
 
     def deferred(self, outcome: RowOutcome, why: str, error: BaseException | None = None) -> None:
         """Report a row of which nothing can be written at the moment. It is tried again, after longer and longer waits."""
-        lease = outcome.lease
-        self.digest.log(
-            ("set aside", str(lease.lane), lease.status, outcome.kind, cause_of(error, why)),
-            logging.WARNING,
-            "%s: its %s in state %r cannot be written now and is tried again later. %s",
-            lease.label,
-            outcome,
-            lease.status,
-            why,
-            fields=outcome.log_fields() | {"error": why},
-        )
+        text, cause = "cannot be written now and is tried again later. %s", cause_of(error, why)
+        outcome.log_fate(self.digest, logging.WARNING, text, why, cause=cause, error=why)
 
     def raised_after_commit(self, outcome: RowOutcome, error: BaseException) -> None:
         """Report code that was to run after a commit and raised. What was committed stands."""
-        lease = outcome.lease
-        self.digest.log(
-            ("on_commit", str(lease.lane), lease.status, cause_of(error)),
-            logging.ERROR,
-            "%s: its %s in state %r is committed, and what was to run after that raised.",
-            lease.label,
-            outcome,
-            lease.status,
-            error=error,
-            fields=outcome.log_fields(),
-        )
+        text = "is committed, and what was to run after that raised."
+        outcome.log_fate(self.digest, logging.ERROR, text, cause=cause_of(error), raised=error)
 
 
 def send(signal: Signal, sender: Any, **facts: Any) -> None:

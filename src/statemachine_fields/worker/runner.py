@@ -62,11 +62,18 @@ class Runner:
         )
         self.claiming.on_full = lambda: self.recycle(f"it has taken {self.claiming.claimed_rows} rows")
         self.loop = EventLoop(self.executor, options.coroutines, options.coroutine_connections)
-        self.running = RunLoop(self.executor, self.events, self.inflight, self.loop, self.stopping, self.commits.post)
+        self.running = RunLoop(
+            self.executor,
+            self.events,
+            self.inflight,
+            self.loop,
+            self.stopping,
+            self.commits.post,
+            on_ran=self.claiming.on_ran,
+            on_written=lambda lease: self.claiming.look_again(lease.lane),
+        )
         for loop in self.commits.loops.values():
             loop.on_written = self.claiming.on_written
-        self.running.on_ran = self.claiming.on_ran
-        self.running.on_written = lambda lease: self.claiming.look_again(lease.lane)
         self.claiming.on_late = self.running.give_back
         self.heartbeats = [
             Heartbeat(alias, self.inflight, self.own, options.lease_seconds, digest) for alias in self.aliases

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from statemachine_fields.worker.atomic import run_atomic
 from statemachine_fields.worker.connections import tidy_after_handler
@@ -14,28 +15,20 @@ from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import Conflicted, Events, Released, RowOutcome
 
 
+@dataclass(eq=False)
 class RunLoop:
     """Takes rows that are claimed, runs their handlers, and hands on what came of them."""
 
-    def __init__(
-        self,
-        executor: HandlerExecutor,
-        events: Events,
-        inflight: InFlight,
-        loop: EventLoop,
-        stopping: threading.Event,
-        post: Callable[[RowOutcome], None],
-    ) -> None:
-        self.executor = executor
-        self.events = events
-        self.inflight = inflight
-        self.loop = loop
-        self.stopping = stopping
-        #: Has an outcome written.
-        self.post = post
-        #: Called with a row whose handler has ended, and with one whose outcome was written with what its handler did.
-        self.on_ran: Callable[[Lease], None] = lambda lease: None
-        self.on_written: Callable[[Lease], None] = lambda lease: None
+    executor: HandlerExecutor
+    events: Events
+    inflight: InFlight
+    loop: EventLoop
+    stopping: threading.Event
+    #: Has an outcome written.
+    post: Callable[[RowOutcome], None]
+    #: Called with a row whose handler has ended, and with one whose outcome was written with what its handler did.
+    on_ran: Callable[[Lease], None] = lambda lease: None
+    on_written: Callable[[Lease], None] = lambda lease: None
 
     def run(self) -> None:
         """Run handlers in the calling thread."""
