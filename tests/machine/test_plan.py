@@ -6,6 +6,7 @@ import functools
 import gc
 import threading
 import weakref
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -53,14 +54,14 @@ def row() -> Audited:
     return Audited.objects.create(name="a")
 
 
-def move(row: models.Model) -> list[str]:
+def move(row: Any) -> list[str]:
     """Move a row on, and return the statements of that."""
     with CaptureQueriesContext(connection) as queries, TestCase.captureOnCommitCallbacks(execute=True):
         row.states.transition_to("DONE" if row.states.current == "NEW" else "NEW")
     return [query["sql"].split()[0] for query in queries]
 
 
-def concerns(model: type[models.Model] = Audited) -> set[str]:
+def concerns(model: Any = Audited) -> set[str]:
     """Return for whom a move of such a row would do more than write it, as its plan has it."""
     plan = plan_for(BOUND if model is Audited else model.states._meta, model, connection)
     found = {name for name in ("by_save", "tells_before", "tells_after", "tells_committed") if getattr(plan, name)}

@@ -90,7 +90,7 @@ class Portable:
         cursor.execute("SELECT {changed_at} FROM {name} WHERE {key} = %s".format(**names), (key,))
         if (found := cursor.fetchone()) is None:
             return delay
-        left = max(row["horizon"] - self._age(found[0], self._now(cursor, connection), table, connection), 0.0)
+        left: float = max(row["horizon"] - self._age(found[0], self._now(cursor, connection), table, connection), 0.0)
         return left if delay is None else min(delay, left)
 
     def write_selected(

@@ -44,8 +44,8 @@ class Judge:
         """Raise if there is no such state."""
         graph = self.bound.graph
         if state not in graph:
-            allowed = () if current is None else graph.targets(current)
-            raise UnknownState(label or str(self.bound), state, list(graph.states), current, allowed)
+            where = () if current is None else (current, graph.targets(current))
+            raise UnknownState(label or str(self.bound), state, list(graph.states), *where)
 
     def require_open_state(self, state: str) -> None:
         """Raise if there is no such state, or if rows may only leave it."""

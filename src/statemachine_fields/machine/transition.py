@@ -35,7 +35,8 @@ def transition(
     :param options: what a `Transitioner` takes, if there is more to say.
     """
     model, data, state = type(instance), vars(instance), instance._state
-    from_status, key = data.get(bound.names.status), data.get(bound.key_name)
+    from_status: str = data.get(bound.names.status, "")
+    key = data.get(bound.key_name)
     if options or key is None or state.adding or to_status not in bound.graph.edges.get(from_status, ()):
         return Transitioner(bound, instance, to_status, metadata, **options).run()
     using = router.db_for_write(model, instance=instance)
