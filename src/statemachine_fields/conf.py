@@ -40,15 +40,16 @@ class Settings:
     STATISTICS_DAYS: int = 30
 
 
-_current: Settings | None = None
+#: What was read; None until somebody asks, and again when a test overrides it.
+current: Settings | None = None
 
 
 def settings() -> Settings:
     """Return what the project set, read once."""
-    global _current  # noqa: PLW0603 - read once, and again when a test overrides it
-    if _current is None:
-        _current = _read(getattr(django_settings, NAME, {}))
-    return _current
+    global current  # noqa: PLW0603
+    if current is None:
+        current = _read(getattr(django_settings, NAME, {}))
+    return current
 
 
 def _read(given: Any) -> Settings:
@@ -77,6 +78,6 @@ def _refuse_unless_positive(key: str, value: object) -> None:
 
 @receiver(setting_changed, dispatch_uid=NAME)
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    global _current  # noqa: PLW0603
+    global current  # noqa: PLW0603
     if setting == NAME:
-        _current = None
+        current = None

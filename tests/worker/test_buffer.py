@@ -34,7 +34,7 @@ class Taker:
     def __init__(self, buffer, *, is_async=False):
         self.buffer = buffer
         self.is_idle = threading.Event()
-        buffer.on_idle = self.is_idle.set
+        buffer.on_idle = [self.is_idle.set]
         self.taken = []
         self.thread = threading.Thread(target=lambda: self.taken.append(buffer.take(is_async=is_async)), daemon=True)
         self.thread.start()

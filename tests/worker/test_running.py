@@ -72,7 +72,7 @@ def loop(chores, payments, pings, executor, events):
     loop = RunLoop(executor, events, inflight, Coroutines(room=1), threading.Event(), posted.append)
     loop.posted, loop.ran, loop.written = posted, [], []
     loop.on_ran, loop.on_written = loop.ran.append, loop.written.append
-    inflight.buffer.on_idle = stop
+    inflight.buffer.on_idle = [stop]
     return loop
 
 

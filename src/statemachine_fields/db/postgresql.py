@@ -14,7 +14,7 @@ from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
-from statemachine_fields.db.postgresql_text import TERMS, TYPES, array_of, key_type, named_places, prepared_keys
+from statemachine_fields.db.postgresql_text import TERMS, TYPES, key_type
 
 #: serialization_failure, deadlock_detected, lock_not_available
 CONFLICTS = ("40001", "40P01", "55P03")
@@ -157,10 +157,10 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
         if text is None:
             text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, [*rows][1:])
         keys, *others = rows.values()
-        given = prepared_keys(table, keys, connection)
+        given = prepared.prepared_keys(table, keys, connection)
         values = (value for _column, value in updates)
-        found = prepared.run(connection, text, (given, *map(array_of, others), given, *values))
-        return named_places(keys, found)
+        found = prepared.run(connection, text, (given, *map(prepared.array_of, others), given, *values))
+        return prepared.named_places(keys, found)
 
     def write_selected(
         self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
@@ -196,8 +196,8 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
         if text is None:
             names = _names_of_arrays(connection, table, ["was_lease_token"])
             text = self._texts[table, HELD] = HELD.format(**names)
-        given = prepared_keys(table, keys, connection)
-        return named_places(keys, prepared.run(connection, text, (given, array_of(tokens), given)))
+        given = prepared.prepared_keys(table, keys, connection)
+        return prepared.named_places(keys, prepared.run(connection, text, (given, prepared.array_of(tokens), given)))
 
     def is_conflict(self, error: BaseException) -> bool:
         return sqlstate(error) in CONFLICTS

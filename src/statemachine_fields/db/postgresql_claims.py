@@ -10,7 +10,7 @@ from statemachine_fields.db import prepared
 from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
-from statemachine_fields.db.postgresql_text import TERMS, array_of, key_type, prepared_keys
+from statemachine_fields.db.postgresql_text import TERMS, key_type
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
 # behind 200,000 rows of another would take as long as it takes to pass those. NO KEY lets foreign-key checks pass beside
@@ -94,7 +94,7 @@ class PostgreSQLClaims:
         if left.held:
             which, params = (
                 which + " AND {key} <> ALL(%s::{type}[])",
-                (*params, prepared_keys(table, left.held, connection)),
+                (*params, prepared.prepared_keys(table, left.held, connection)),
             )
         names["which"] = which.format(**names)
         text, words = FREED.format(**names), RECOVERED if left.owner is None else DIED
@@ -149,7 +149,7 @@ def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
 
 def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]:
     keys = wanted.aside if wanted.keys is None else wanted.keys
-    which = (array_of([*keys]),) if keys or wanted.keys is not None else ()
+    which = (prepared.array_of([*keys]),) if keys or wanted.keys is not None else ()
     if wanted.crashes:
         return ([*wanted.states], *which, wanted.limit)
     return ([*wanted.states], [*wanted.priorities], *which, wanted.limit, wanted.limit)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import datetime
 import logging
 import secrets
+import uuid
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
-from statemachine_fields.conf import settings
+from statemachine_fields import conf
+from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import sqlstate
 
 if TYPE_CHECKING or is_psycopg3:
@@ -41,13 +43,16 @@ SLOT = "statemachine_fields_cursor"
 #: Where the connection to the server is remembered, there too, on which preparing has failed.
 GIVEN_UP = "statemachine_fields_unprepared"
 
+#: Types whose text is the same in an array.
+PLAIN = (int, float, uuid.UUID)
+
 #: psycopg heeds `prepare=True` only where a threshold is set. This one prepares nobody else's statements.
 NEVER_BY_ITSELF = 2**31
 
 
 def is_wanted(connection: Any) -> bool:
     """Say whether to prepare on this connection."""
-    prepare = settings().PREPARE
+    prepare = conf.settings().PREPARE
     if not is_psycopg3 or prepare is False:
         return False
     if connection.connection is not None and getattr(connection, GIVEN_UP, None) is connection.connection:
@@ -74,6 +79,31 @@ def key(value: Any) -> Any:
     return Int8(value) if is_psycopg3 and is_number else value
 
 
+def prepared_keys(table: Table, keys: Sequence[Any], connection: Any) -> Any:
+    prepare = table.key_field.get_db_prep_value
+    return array_of([prepare(key, connection) for key in keys])
+
+
+def named_places(keys: Sequence[Any], rows: Sequence[Sequence[Any]]) -> set[Any]:
+    """Return the keys whose places an answer names."""
+    return {keys[place - 1] for (place,) in rows}
+
+
+def array_of(values: Sequence[Any]) -> Any:
+    """Return values as an array, written out: psycopg's way costs ten times as much Python, which the handlers need."""
+    texts: dict[Any, str] = {}
+    for value in set(values):
+        if value is None:
+            texts[value] = "NULL"
+        elif isinstance(value, str):
+            texts[value] = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        elif isinstance(value, PLAIN):
+            texts[value] = str(value)
+        else:  # a key of a type we know nothing of
+            return [*values]
+    return "{" + ",".join([texts[value] for value in values]) + "}"
+
+
 def all_rows(cursor: Any) -> list[Any]:
     rows: list[Any] = cursor.fetchall()
     return rows
@@ -89,7 +119,7 @@ def run(connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any
     connection.ensure_connection()
     slots = vars(connection)
     kept = slots.get(SLOT)
-    if kept is None or kept.driver is not connection.connection or kept.wanted_by is not settings() or kept.closed:
+    if kept is None or kept.driver is not connection.connection or kept.wanted_by is not conf.current or kept.closed:
         kept = _new_cursor(connection)
     if kept is not None:
         try:
@@ -140,7 +170,7 @@ def _new_cursor(connection: Any) -> PreparingCursor | None:
         return None
     driver = connection.connection
     made = PreparingCursor(driver)
-    made.driver, made.wanted_by = driver, settings()
+    made.driver, made.wanted_by = driver, conf.settings()
     if driver.prepare_threshold is None:
         driver.prepare_threshold = NEVER_BY_ITSELF
     _name_apart(driver)

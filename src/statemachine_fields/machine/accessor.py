@@ -13,6 +13,7 @@ from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.guards import Blocker
 from statemachine_fields.machine.kept_history import records_of_rows
+from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.machine.transition import transition
 from statemachine_fields.schedule.policy import plain
 from statemachine_fields.schedule.rows import RowSchedule
@@ -123,7 +124,8 @@ class StateMachineAccessor(Generic[M]):
         :raises RowMissing: the instance was never saved, or its row is gone.
         """
         if save and update is None and record is None and expected is None and user is None:
-            return transition(self._bound, self._instance, plain(new_status), metadata)
+            target = new_status if type(new_status) is str else plain(new_status)
+            return transition(self._bound, self._instance, target, metadata)
         return transition(
             self._bound,
             self._instance,
@@ -238,3 +240,19 @@ def _hide_from_templates(*names: str) -> None:
 
 
 _hide_from_templates("transition_to", "force_transition_to", "run_at", "release", "resume")
+
+
+class BoundAttribute(MachineAttribute):
+    """What a class with a table has in place of the declaration: gives the class face or the row face."""
+
+    def __init__(self, bound: Binding[Any]) -> None:
+        self.bound = self._bound = bound
+
+    def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
+        return self._bound.face if instance is None else StateMachineAccessor(self._bound, instance)
+
+    def __set__(self, instance: models.Model, value: object) -> None:
+        raise AttributeError(
+            f"{self.bound} is the state machine and cannot be assigned. "
+            "Use its transition_to() to move the row to another state."
+        )

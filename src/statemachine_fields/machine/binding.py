@@ -15,7 +15,8 @@ from statemachine_fields.db.expressions import PendingStatus
 from statemachine_fields.db.fields import add_indexes, is_taken, owns_column
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import UnrecordedStatusChange
-from statemachine_fields.machine.bound import BoundAttribute, BoundMachine
+from statemachine_fields.machine.accessor import BoundAttribute
+from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.judge import Judge

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import models
 
-from statemachine_fields.machine.accessor import StateMachineAccessor
-from statemachine_fields.machine.registry import MachineAttribute
-
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.binding import Binding
@@ -282,19 +279,3 @@ class BoundMachine(Generic[M]):
     def parked(self) -> models.QuerySet[M]:
         """Return the rows that were taken out of the clock, with the reason in their `error` column."""
         return self._meta.parked()
-
-
-class BoundAttribute(MachineAttribute):
-    """What a class with a table has in place of the declaration: gives the class face or the row face."""
-
-    def __init__(self, bound: Binding[Any]) -> None:
-        self.bound = self._bound = bound
-
-    def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
-        return self._bound.face if instance is None else StateMachineAccessor(self._bound, instance)
-
-    def __set__(self, instance: models.Model, value: object) -> None:
-        raise AttributeError(
-            f"{self.bound} is the state machine and cannot be assigned. "
-            "Use its transition_to() to move the row to another state."
-        )

@@ -35,19 +35,15 @@ def has_receivers(model: type[models.Model]) -> bool:
     return is_heard(pre_save, model) or is_heard(post_save, model)
 
 
+def runs_user_code(model: type[models.Model]) -> bool:
+    """Say whether saving an instance does anything that our own statement would not."""
+    return has_own_save(model) or has_generated_fields(model) or has_receivers(model)  # Django may read back the second
+
+
 def has_own_save(model: type[models.Model]) -> bool:
     """Say whether `save()`, or what is below it, is not Django's."""
     save_base = getattr(model.save_base, "__wrapped__", model.save_base)
     return model.save is not models.Model.save or save_base is not models.Model.save_base
-
-
-def runs_user_code(model: type[models.Model]) -> bool:
-    """Say whether saving an instance does anything that our own statement would not."""
-    return (
-        has_own_save(model)
-        or has_generated_fields(model)  # which Django may read back
-        or has_receivers(model)
-    )
 
 
 def needs_each_row(bound: Binding[Any], model: Any = None) -> bool:
@@ -60,12 +56,19 @@ def reasons_for_each_row(bound: Binding[Any], model: Any = None) -> Iterator[str
     model = model or bound.model
     if has_receivers(model):
         yield f"receivers of pre_save or post_save ({_names_of(model, *SAVED)})"
-    elif runs_user_code(model):
-        yield "a generated field" if has_generated_fields(model) else "its own save()"
     if has_receivers(bound.transition_model):
         yield f"receivers of pre_save or post_save of the audit model ({_names_of(bound.transition_model, *SAVED)})"
     if any(is_heard(signal, bound.model) for signal in MOVED):
         yield f"receivers of signals of transitions ({_names_of(bound.model, *MOVED)})"
+    yield from lasting_reasons_for_each_row(bound, model)
+
+
+def lasting_reasons_for_each_row(bound: Binding[Any], model: Any) -> Iterator[str]:
+    """Yield those of the reasons that are in the class: receivers come and go."""
+    if has_own_save(model):
+        yield "its own save()"
+    if has_generated_fields(model):
+        yield "a generated field"
     if any(field.model is not bound.model for field in auto_now_fields(model)):
         yield "an auto_now field in another table"
     if bound.machine.transition_base is not None:
@@ -85,18 +88,15 @@ def _dotted_name(receiver: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def is_loaded_plainly(model: type[models.Model]) -> bool:
-    """Say whether loading an instance does nothing but fill it."""
-    return is_made_plainly(model) and _has_plain_attributes(model)
-
-
 @cache
-def _has_plain_attributes(model: Any) -> bool:
-    """Say whether assigning a field only stores the value, and nobody has a way of his own to load rows."""
+def has_plain_attributes(model: Any) -> bool:
+    """Say whether assigning a field only stores the value, and the class has no way of its own to make or load rows."""
     plain = (DeferredAttribute, ForeignKeyDeferredAttribute, StatusAttribute)
     attributes = [getattr_static(model, field.attname) for field in model._meta.concrete_fields]
     from_db = getattr(model.from_db, "__func__", None)
-    return from_db is models.Model.from_db.__func__ and all(type(each) in plain for each in attributes)  # type: ignore[attr-defined]
+    if model.__init__ is not models.Model.__init__ or from_db is not models.Model.from_db.__func__:  # type: ignore[attr-defined]
+        return False
+    return all(type(each) in plain for each in attributes)
 
 
 def is_made_plainly(model: type[models.Model]) -> bool:

@@ -15,13 +15,7 @@ from django.db.models.signals import post_init, post_save, pre_init, pre_save
 
 from statemachine_fields.db.dialect import RowWriter, dialect_for
 from statemachine_fields.db.effects import ANNOUNCE, ENTER
-from statemachine_fields.machine.listeners import (
-    has_own_save,
-    has_receivers,
-    is_heard,
-    is_made_plainly,
-    runs_user_code,
-)
+from statemachine_fields.machine.listeners import has_receivers, is_heard, is_made_plainly, runs_user_code
 from statemachine_fields.machine.updates import auto_now_fields, is_left_to_django
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
@@ -119,13 +113,14 @@ def plan_for(
     compares: tuple[str, ...] = (),
 ) -> Plan:
     """Return how such a move is written. What it depends on is its key."""
-    audit: Any = bound.transition_model
+    audit: Any = bound.audit_model
     kind = (
         model,
         connection.alias,
         save,
         compares,
-        has_own_save(model),
+        model.save is models.Model.save,
+        getattr(model.save_base, "__wrapped__", model.save_base) is models.Model.save_base,
         audit.__init__ is models.Model.__init__,
         (pre_save.has_listeners(model), pre_save.has_listeners(audit)) if pre_save.receivers else None,
         (post_save.has_listeners(model), post_save.has_listeners(audit)) if post_save.receivers else None,

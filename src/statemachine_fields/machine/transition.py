@@ -66,7 +66,7 @@ def transition(
     if moved is None:
         return Transitioner(bound, instance, to_status, metadata, is_tried=True).run()
     plan.bring_up(instance, to_status, moved)
-    audit = bound.transition_model
+    audit: Any = bound.audit_model
     made: StateTransition[M] = audit.__new__(audit)  # what __init__() would do, were it not asked so often
     its_state = ModelState()
     vars(its_state).update(adding=False, db=using, fields_cache={"instance": instance})

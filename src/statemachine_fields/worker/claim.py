@@ -12,13 +12,15 @@ from typing import Any
 
 from django.db import DatabaseError
 from django.db.models.base import ModelState
+from django.db.models.signals import post_init, pre_init
+from django.db.models.sql.query import Query
 
 from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.db.own import Limits
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.initial_records import begin_after_kept
-from statemachine_fields.machine.listeners import is_heard, is_loaded_plainly
+from statemachine_fields.machine.listeners import is_heard, is_made_plainly
 from statemachine_fields.signals import lease_recovered, leases_claimed
 from statemachine_fields.worker.connections import Backoff
 from statemachine_fields.worker.digest import Digest, cause_of
@@ -174,11 +176,9 @@ class Claimer:
                 self.aside[lane].pop(key, None)
 
     def _load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
-        names, attnames = lane.bound.names, [field.attname for field in lane.fields]
-        place = {name: attnames.index(name) for name in (*names.columns, *names.schedule)}
-        key, due = attnames.index(lane.bound.model._meta.pk.attname), place[names.next_at]
-        status, sequence, token = place[names.status], place[names.sequence], place[names.lease_token]
-        failures, crashes, error = place[names.failures], place[names.crashes], place[names.error]
+        place = lane.places
+        key, due, status, sequence = place["key"], place["next_at"], place["status"], place["sequence"]
+        token, failures, crashes, error = place["lease_token"], place["failures"], place["crashes"], place["error"]
         if len(rows) > 1:  # RETURNING has no order of its own
             unread = [row for row in rows if row.values[due] is None]
             rows = unread + sorted(
@@ -213,7 +213,7 @@ class Claimer:
     def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:
         """Return the values of each row and the row as an instance, or what was raised in making it."""
         model, using = lane.bound.model, lane.using
-        compiler = all_rows(model, using).query.get_compiler(using)
+        compiler = Query(model).get_compiler(using)
         converters = compiler.get_converters([field.get_col(model._meta.db_table) for field in lane.fields])
         attnames = [field.attname for field in lane.fields]
         raw: list[Any] = [row.values for row in rows]
@@ -223,7 +223,7 @@ class Claimer:
             values = [tuple(row) for row in compiler.apply_converters(raw, converters)] if converters else raw
             if not lane.is_one_table:
                 return values, self._loaded_by_django(lane, values)
-            return values, load_rows(model, using, attnames, values)
+            return values, load_rows(lane, attnames, values)
         except Exception as error:
             if is_connection_error(error):
                 raise
@@ -261,7 +261,7 @@ class Claimer:
 
     def _report(self, lane: Lane, leases: list[Lease]) -> None:
         sender, machine = lane.bound.model, lane.bound.face
-        if is_heard(leases_claimed, sender):
+        if leases_claimed.receivers and is_heard(leases_claimed, sender):
             keys = [lease.key for lease in leases]
             send(leases_claimed, sender, machine=machine, using=lane.using, keys=keys, owner=self.owner)
         for lease in leases:
@@ -289,9 +289,11 @@ class Claimer:
                 )
 
 
-def load_rows(model: Any, using: str, attnames: list[str], rows: list[Any]) -> list[Any]:
+def load_rows(lane: Lane, attnames: list[str], rows: list[Any]) -> list[Any]:
     """Return rows as `from_db()` would, which is most of what a claim costs, if nobody can tell the difference."""
-    if not is_loaded_plainly(model):
+    model: Any = lane.bound.model
+    using, is_watched = lane.using, bool(pre_init.receivers or post_init.receivers)
+    if not lane.has_plain_attributes or (is_watched and not is_made_plainly(model)):
         return [model.from_db(using, attnames, row) for row in rows]
     instances = []
     for row in rows:

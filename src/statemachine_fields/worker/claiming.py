@@ -240,7 +240,8 @@ class ClaimLoop:
         return self.prefetches[lane].room(self.inflight.buffer.waiting(lane), free)
 
     def _is_open(self, lane: Lane) -> bool:
-        return self._troubles[lane].is_over and self._reconnects[lane.using].is_over
+        waits = (self._troubles[lane], self._reconnects[lane.using])
+        return not any(wait.failures and not wait.is_over for wait in waits)
 
     def _is_looked_through(self) -> bool:
         """Say whether a look that found nothing was a look at everything, or has been tried for long enough."""
@@ -291,7 +292,7 @@ class ClaimLoop:
                 described(error).strip(),
             )
         else:
-            if has_asked:
+            if has_asked and (reconnect.failures or trouble.failures):
                 reconnect.found()
                 trouble.succeeded()
 

@@ -17,7 +17,6 @@ from typing import Any
 from django.db import transaction
 
 from statemachine_fields.db.dialect import is_connection_error, is_scarcity
-from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.worker.atomic import TrackedTransaction
 from statemachine_fields.worker.connections import FIRST_WAIT, OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.executor import HandlerExecutor, described
@@ -52,7 +51,7 @@ def grouped(outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[
     for outcome in outcomes:
         lane = outcome.lease.lane
         if lane not in watched:
-            watched[lane] = needs_each_row(lane.bound)
+            watched[lane] = lane.is_watched
         groups.setdefault((lane, outcome.way(watched[lane])), []).append(outcome)
     for (lane, write), members in groups.items():
         left = members
@@ -290,13 +289,14 @@ class CommitLoop:
             for lane, write, members in grouped(outcomes):
                 reconnect = self._reconnects[lane.using]
                 try:
-                    again = self.committer.write_group(lane, write, members) if reconnect.is_over else members
+                    is_there = not reconnect.failures or reconnect.is_over
+                    again = self.committer.write_group(lane, write, members) if is_there else members
                 except ConnectionLost as error:
                     again = [outcome for outcome in (*members, *error.again) if not outcome.is_reported]
                     again = list({id(outcome): outcome for outcome in again}.values())
                     reconnect.lost(error)
                 else:
-                    if reconnect.is_over:
+                    if reconnect.failures and is_there:
                         reconnect.found()
                 self._finish(members, again, reconnect)
             self.on_idle()
@@ -343,7 +343,7 @@ class CommitRouter:
     def tick(self) -> None:
         """Ask now and then which moves run code of the project's: receivers come and go."""
         if time.monotonic() - self._asked_at > ASK_AGAIN_AFTER or not self._asked_at:
-            self._watched = {lane for lane in self._lanes if needs_each_row(lane.bound)}
+            self._watched = {lane for lane in self._lanes if lane.is_watched}
             self._asked_at = time.monotonic()
 
     def post(self, outcome: RowOutcome) -> None:

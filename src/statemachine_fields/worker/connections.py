@@ -133,16 +133,16 @@ class _Used(threading.local):
         self.reconnects = 0
 
 
-_used = _Used()
+used = _Used()
 
 
 @receiver(connection_created, dispatch_uid="statemachine_fields.worker")
 def _remember(connection: Any, **kwargs: object) -> None:
     if hasattr(connection, "role"):  # one of our own
         return
-    if connection.alias in _used.aliases:
-        _used.reconnects += 1
-    _used.aliases.add(connection.alias)
+    if connection.alias in used.aliases:
+        used.reconnects += 1
+    used.aliases.add(connection.alias)
     program, _, role = threading.current_thread().name.partition(" ")
     if program == "statemachine":  # also after the connection was lost
         with suppress(DatabaseError, InterfaceError):
@@ -175,9 +175,7 @@ def tidy_after_handler(*, is_suspect: bool = False) -> None:
 
     :param is_suspect: that another thread may have hung up on a connection of this one.
     """
-    if not _used.aliases:
-        return
-    _used.reconnects = 0
+    used.reconnects = 0
     for connection in connections.all(initialized_only=True):
         if is_suspect or _is_soiled(connection):
             discard(connection)
@@ -206,7 +204,7 @@ def discard(connection: Any) -> None:
     connection.savepoint_ids, connection.atomic_blocks, connection.run_on_commit = [], [], []
     with suppress(Exception):
         connection.close()
-    _used.aliases.discard(connection.alias)
+    used.aliases.discard(connection.alias)
     with suppress(AttributeError):  # or somebody has discarded it already
         del connections[connection.alias]
 
@@ -227,10 +225,10 @@ class Trouble(enum.Enum):
 
 def diagnose(using: str) -> Trouble:
     """Say what has become of the databases that a handler has used in this thread, now that it has met an error."""
-    used = [each for each in connections.all(initialized_only=True) if each.errors_occurred]
-    if any(_is_away(alias) for alias in {using, *(each.alias for each in used)}):
+    failed = [each for each in connections.all(initialized_only=True) if each.errors_occurred]
+    if any(_is_away(alias) for alias in {using, *(each.alias for each in failed)}):
         return Trouble.AWAY
-    is_cut = _used.reconnects or any(each.connection is None or dialect_for(each).is_broken(each) for each in used)
+    is_cut = used.reconnects or any(each.connection is None or dialect_for(each).is_broken(each) for each in failed)
     return Trouble.CUT if is_cut else Trouble.NONE
 
 

@@ -70,7 +70,7 @@ class HandlerExecutor:
         if lease.crashes >= self.max_crashes:
             reason = f"Given up: {lease.crashes} workers died while they ran this row, or vanished. {lease.error}"
             return self._give_up(lease, reason, None, lease.failures, {"crashes": lease.crashes})
-        if self._is_to_be_deleted(lease):
+        if schedule.delete_after is not None and self._is_to_be_deleted(lease):
             return Deleted(lease)
         if schedule.handler is not None:
             return None
@@ -143,7 +143,9 @@ class HandlerExecutor:
         if isinstance(answer, str):
             delays = lease.lane.plain_moves.get(lease.status)
             if delays is not None and answer in delays:  # nothing to be asked or checked
-                return Transitioned(lease, delay=delays[answer], to_status=plain(answer))
+                return Transitioned(
+                    lease, delay=delays[answer], to_status=answer if type(answer) is str else plain(answer)
+                )
             return self._move(lease, Move(answer))
         if isinstance(answer, Move):
             return self._move(lease, answer)

@@ -40,7 +40,7 @@ class Buffer:
         self._elsewhere: Mapping[str, int] = {}
         self._closed = False
         #: Called by a thread that finds nothing to do.
-        self.on_idle: Callable[[], None] = lambda: None
+        self.on_idle: list[Callable[[], None]] = []
         #: Called when a lane has but few rows left: its name, and how many.
         self.on_low: Callable[[Lane, int], None] = lambda lane, left: None
 
@@ -78,7 +78,8 @@ class Buffer:
             while not self._closed:
                 if (lease := self._next(is_async)) is not None:
                     return lease
-                self.on_idle()
+                for tell in self.on_idle:
+                    tell()
                 self._sleepers[is_async] += 1
                 self._free[is_async].wait()
                 self._sleepers[is_async] -= 1

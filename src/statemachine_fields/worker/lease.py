@@ -16,10 +16,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models, router
+from django.dispatch import Signal
 
 from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.dialect import Dialect, dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, UNCLAIM, Effect
+from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
 from statemachine_fields.schedule.columns import OWNER_LENGTH
 
@@ -50,6 +52,10 @@ class Lane:
     schedules: Mapping[str, Schedule]
 
     def __str__(self) -> str:
+        return self.label
+
+    @cached_property
+    def label(self) -> str:
         return str(self.bound)
 
     @property
@@ -57,7 +63,7 @@ class Lane:
         """The connection of the calling thread."""
         return connections[self.using]
 
-    @property
+    @cached_property
     def dialect(self) -> Dialect:
         return dialect_for(self.connection)
 
@@ -140,6 +146,35 @@ class Lane:
         if self.is_one_table:
             return fields
         return (meta.pk, *(meta.get_field(column) for column in self.bound.columns))
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where the key and the machine's columns are among the fields that a claim reads, by what each is to the machine."""
+        attnames = [field.attname for field in self.fields]
+        columns = {column: attnames.index(name) for column, name in self.bound.table.columns.items()}
+        return {"key": attnames.index(self.bound.key_name), **columns}
+
+    @cached_property
+    def has_plain_attributes(self) -> bool:
+        model: Any = self.bound.model
+        return has_plain_attributes(model)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether moving rows runs code of the project's. Receivers come and go; the rest is asked once."""
+        if any(signal.receivers and signal.has_listeners(sender) for signal, sender in self._signals):
+            return True
+        return self._is_watched_in_itself
+
+    @cached_property
+    def _is_watched_in_itself(self) -> bool:
+        return any(lasting_reasons_for_each_row(self.bound, self.bound.model))
+
+    @cached_property
+    def _signals(self) -> list[tuple[Signal, type[models.Model]]]:
+        """What is sent when a row is moved, and of whom."""
+        model, audit = self.bound.model, self.bound.transition_model
+        return [(signal, each) for each in (model, audit) for signal in SAVED] + [(signal, model) for signal in MOVED]
 
     @cached_property
     def is_one_table(self) -> bool:

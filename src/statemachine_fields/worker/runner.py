@@ -78,7 +78,7 @@ class Runner:
         self.heartbeats = [
             Heartbeat(alias, self.inflight, self.own, options.lease_seconds, digest) for alias in self.aliases
         ]
-        self.inflight.buffer.on_idle = self._on_idle
+        self.inflight.buffer.on_idle = [self.commits.loops["committer"].outbox.flush, self.claiming.on_idle]
         self.inflight.buffer.on_low = self.claiming.on_low
 
     def _commit_loop(self, role: str) -> CommitLoop:
@@ -122,10 +122,6 @@ class Runner:
         self.claiming.run()
         self.stopping.wait()
         self.claiming.end()
-
-    def _on_idle(self) -> None:
-        self.commits.loops["committer"].outbox.flush()
-        self.claiming.on_idle()
 
     def tick(self) -> None:
         """Do what is to be done now and then: run rows again whose atomic handler met somebody else, for one."""

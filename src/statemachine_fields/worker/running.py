@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from statemachine_fields.worker.atomic import run_atomic
-from statemachine_fields.worker.connections import tidy_after_handler
+from statemachine_fields.worker.connections import tidy_after_handler, used
 from statemachine_fields.worker.coroutines import EventLoop
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import InFlight
@@ -40,7 +40,8 @@ class RunLoop:
                 outcome = run_atomic(self.executor, self.events, lease)
             else:
                 outcome = self.executor.run(lease)
-            tidy_after_handler(is_suspect=lease.is_stopped)
+            if used.aliases:
+                tidy_after_handler(is_suspect=lease.is_stopped)
             self._finish(lease, outcome)
 
     def dispatch(self) -> None:

@@ -11,7 +11,6 @@ from django.db import DatabaseError, connections, models
 from statemachine_fields.db.dialect import is_timeout
 from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
 from statemachine_fields.machine.ids import uuid7, uuid7_many
-from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import auto_now_fields
 
@@ -196,7 +195,7 @@ ROLES = ("committer", "writer", "housekeeper")
 def write_now(outcome: RowOutcome) -> bool:
     """Write one outcome in the transaction that is open, and say whether the row was still ours."""
     lane = outcome.lease.lane
-    return outcome.lease.key in outcome.way(needs_each_row(lane.bound)).run(lane, [outcome])
+    return outcome.lease.key in outcome.way(lane.is_watched).run(lane, [outcome])
 
 
 def lock(lease: Lease) -> bool:
