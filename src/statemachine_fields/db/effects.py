@@ -102,10 +102,15 @@ class Effect:
         return ", ".join([*changes, *[f"{column} = %s" for column in also]])
 
     def as_update(self, names: Names, columns: Collection[str], **given: Any) -> dict[str, Any]:
-        """Return what `QuerySet.update()` is to write: an instant or a value for what is GIVEN, seconds for what is LATER."""
+        """Return what `QuerySet.update()` is to write: an instant or a value for what is GIVEN, seconds for what is LATER.
+
+        :raises TypeError: the effect is worked out from other columns of the row, which a statement of our own does.
+        """
         changes: dict[str, Any] = {}
         for column, becomes in self.on(columns).items():
             name = getattr(names, column)
+            if becomes in (Becomes.LATER_OR_HORIZON, Becomes.BLAME):
+                raise TypeError(f"QuerySet.update() cannot write {name} of the effect {self.name!r}.")
             if becomes is Becomes.NOW:
                 changes[name] = DatabaseClock()
             elif becomes in (Becomes.RAISED, Becomes.LOWERED):
