@@ -804,14 +804,16 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
         "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
-        "status_failures", "status_crashes", "status_error";
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -826,14 +828,16 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
         "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
-        "status_failures", "status_crashes", "status_error";
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -844,14 +848,16 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
         "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
-        "status_failures", "status_crashes", "status_error";
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -866,14 +872,16 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
         "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token",
-        "status_failures", "status_crashes", "status_error";
+        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -943,6 +951,22 @@ WITH given AS MATERIALIZED (SELECT *
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- release before it was tried
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_byworker"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_byworker" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_attempts" = t."status_attempts" - 1
     FROM given
     WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
         given.was_lease_token
@@ -1046,7 +1070,8 @@ WITH walked AS MATERIALIZED (
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     freed AS (
         UPDATE "lab_byworker"
-        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_attempts" = "status_attempts" - 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
     SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
@@ -1370,14 +1395,16 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
-        "status_crashes", "status_error";
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -1393,14 +1420,16 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
-        "status_crashes", "status_error";
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -1411,14 +1440,16 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
-        "status_crashes", "status_error";
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -1434,14 +1465,16 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s)
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", "status_failures",
-        "status_crashes", "status_error";
+        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
+        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -1511,6 +1544,22 @@ WITH given AS MATERIALIZED (SELECT *
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- release before it was tried
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_coupon"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_coupon" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_attempts" = t."status_attempts" - 1
     FROM given
     WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
         given.was_lease_token
@@ -1614,7 +1663,8 @@ WITH walked AS MATERIALIZED (
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
     freed AS (
         UPDATE "lab_coupon"
-        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_attempts" = "status_attempts" - 1
         WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
     SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);

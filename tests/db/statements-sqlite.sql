@@ -812,11 +812,12 @@ SELECT "id"
     ORDER BY "status_crashes", "status_next_at" LIMIT %s;
 UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        statemachine_fields_now(julianday('now'), %s)
+        statemachine_fields_now(julianday('now'), %s), "status_claimed_at" = statemachine_fields_now(julianday('now')),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = %s;
 SELECT "status_changed_at", "id", "status", "status_sequence", "status_changed_at", "status_next_at",
-    "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_failures", "status_crashes",
-    "status_error"
+    "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at", "status_attempts",
+    "status_failures", "status_crashes", "status_error"
     FROM "lab_byworker"
     WHERE "id" = %s;
 COMMIT;
@@ -911,6 +912,17 @@ UPDATE "lab_byworker"
     WHERE "id" = %s AND "status_lease_token" = %s;
 COMMIT;
 
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_byworker"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_byworker"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
 -- beat
 BEGIN IMMEDIATE;
 UPDATE "lab_byworker"
@@ -971,7 +983,8 @@ UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token"
     WHERE "id" IS NULL;
 UPDATE "lab_byworker"
-    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
     WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN (%s);
 COMMIT;
 
@@ -1269,11 +1282,12 @@ SELECT "code"
     ORDER BY "status_crashes", "status_next_at" LIMIT %s;
 UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        statemachine_fields_now(julianday('now'), %s)
+        statemachine_fields_now(julianday('now'), %s), "status_claimed_at" = statemachine_fields_now(julianday('now')),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = %s;
 SELECT "status_changed_at", "status", "status_sequence", "status_changed_at", "code", "status_next_at",
-    "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_failures", "status_crashes",
-    "status_error"
+    "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at", "status_attempts",
+    "status_failures", "status_crashes", "status_error"
     FROM "lab_coupon"
     WHERE "code" = %s;
 COMMIT;
@@ -1368,6 +1382,17 @@ UPDATE "lab_coupon"
     WHERE "code" = %s AND "status_lease_token" = %s;
 COMMIT;
 
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_coupon"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_coupon"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "code" = %s AND "status_lease_token" = %s;
+COMMIT;
+
 -- beat
 BEGIN IMMEDIATE;
 UPDATE "lab_coupon"
@@ -1428,7 +1453,8 @@ UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token"
     WHERE "code" IS NULL;
 UPDATE "lab_coupon"
-    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
     WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "code" NOT IN
         (%s);
 COMMIT;

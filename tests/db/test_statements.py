@@ -27,7 +27,7 @@ from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lo
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY
+from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, UNCLAIM
 from statemachine_fields.machine.ids import uuid7
 
 pytestmark = [
@@ -200,6 +200,7 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield "enter a state with update=", lambda row: write(ENTER, row, kind.update.items(), **moving)
     yield "stay", lambda row: write(STAY, row, **staying)
     yield "release", lambda row: write(RELEASE, row, compares=("lease_token",))
+    yield "release before it was tried", lambda row: write(UNCLAIM, row, compares=("lease_token",))
     yield "beat", lambda row: write(BEAT, row, compares=("lease_token",), lease_expires_at=60.0)
     yield "held", lambda row: dialect.held(connection, table, [row.pk], [token_of(row)])
     yield "lock a held row", lambda row: dialect.lock_held(connection, table, row.pk, token_of(row))

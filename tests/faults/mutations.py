@@ -177,8 +177,8 @@ MUTATIONS = [
     Mutation(
         "a claim keeps the token",
         EFFECTS,
-        '"claim", {"lease_token": Becomes.RAISED, ',
-        '"claim", {',
+        '"claim",\n    {\n        "lease_token": Becomes.RAISED,\n',
+        '"claim",\n    {\n',
         (LEASES, LATE),
     ),
     Mutation(
@@ -254,7 +254,7 @@ MUTATIONS = [
     Mutation(
         "a row given back unheard counts a crash",
         CLAIMS,
-        "effect = RECOVER if left.is_crash else RELEASE",
+        "effect = RECOVER if left.is_crash else UNCLAIM",
         "left = type(left)(left.owner, left.held)\n        effect = RECOVER",
         (f"{CLAIMING}::TestUnheard",),
     ),

@@ -179,6 +179,7 @@ class TestPatchedMethods:
     def test_of_the_record_are_called_while_they_are_patched(self, row):
         move(row)
         with mock.patch.object(RECORD, "__init__", autospec=True, side_effect=models.Model.__init__) as patched:
+            assert concerns() == {"makes_record"}
             move(row)
             assert patched.call_count == 1
         move(row)
@@ -224,11 +225,13 @@ class TestPatchedMethods:
 class TestSettings:
     @pytest.mark.skipif(not POSTGRESQL, reason="only PostgreSQL prepares")
     def test_whether_to_prepare_is_asked_for_each_move(self, row):
-        with mock.patch.object(prepared, "fetch_all", wraps=prepared.fetch_all) as fetch:
+        real = prepared.PreparingCursor.execute
+        with mock.patch.object(prepared.PreparingCursor, "execute", autospec=True) as execute:
+            execute.side_effect = real
             for prepare, times in ((True, 1), (False, 1), ("auto", 2), (False, 2)):
                 with override_settings(STATEMACHINE_FIELDS={"PREPARE": prepare}):
                     move(row)
-                assert fetch.call_count == times
+                assert execute.call_count == times
 
     @pytest.mark.parametrize("model", [Audited, Stamped])
     def test_times_are_as_the_settings_are_at_the_move(self, model):
