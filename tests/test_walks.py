@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -64,19 +65,30 @@ def test_a_thread_that_did_nothing_is_missed():
         walk((None, "a.py")).by("claimer", "committer")
 
 
+def told(name):
+    """Return the files that the page on the way through the code names for a walk."""
+    page = (walks.ROOT / "docs/explanation/code.md").read_text().partition(f"<!-- walk: {name} -->")[2]
+    listed = page.lstrip().partition("\n\n")[0]
+    return re.findall(r"^\d+\. `(\S+)`", listed, re.MULTILINE)
+
+
 @on_postgresql
 @pytest.mark.django_db
-def test_one_move_passes_few_files():
-    assert len(walks.move().files) <= 15
+def test_one_move_passes_few_files_which_the_page_names():
+    files = walks.move().files
+    assert len(files) <= 9
+    assert files == told("move")
 
 
 @on_postgresql
 @pytest.mark.django_db(transaction=True)
-def test_one_claimed_row_passes_few_files():
-    assert len(walks.claimed_row().files) <= 29
+def test_one_claimed_row_passes_few_files_which_the_page_names():
+    files = walks.claimed_row().files
+    assert len(files) <= 14
+    assert sorted(files) == sorted(told("claimed_row"))
 
 
-def test_one_declaration_passes_few_files_and_never_turns_back():
+def test_one_declaration_never_turns_back_and_passes_files_which_the_page_names():
     found = walks.declaration()
-    assert len(found.files) <= 16
     assert found.turns == []
+    assert sorted(found.files) == sorted(told("declaration"))
