@@ -330,14 +330,14 @@ MUTATIONS = [
     ),
     Mutation(
         "an answer names all rows",
-        "db/postgresql_text.py",
+        "db/prepared.py",
         "return {keys[place - 1] for (place,) in rows}",
         "return set(keys) if rows else set()",
         (LEASES,),
     ),
     Mutation(
         "an answer names the row before",
-        "db/postgresql_text.py",
+        "db/prepared.py",
         "return {keys[place - 1] for (place,) in rows}",
         "return {keys[place - 2] for (place,) in rows}",
         (LEASES,),
