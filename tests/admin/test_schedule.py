@@ -63,6 +63,15 @@ def test_a_row_that_waits_for_a_worker_says_so(admin_client):
     assert "Clock: Due for 5 minutes" in words_of(look(admin_client, in_state("PAID", next_at=in_seconds(-305))))
 
 
+def test_a_time_that_somebody_set_says_so(admin_client):
+    order = in_state("PAID", next_at=in_seconds(7300))
+    assert "by hand" not in words_of(look(admin_client, order))
+    order.refresh_from_db()
+    order.states.run_at(in_seconds(7300))
+
+    assert "Clock: Runs in 2 hours, 1 minute When it is due was set by hand" in words_of(look(admin_client, order))
+
+
 def test_a_row_that_was_tried_says_how_often_and_when(admin_client):
     order = in_state("PAID", next_at=in_seconds(7300))
     assert "tried" not in words_of(look(admin_client, order))

@@ -160,7 +160,7 @@ def test_a_table_in_use_becomes_timed(shop):
     shop.add_settings("INSTALLED_APPS += ['statemachine_fields.worker']")
     operations = re.findall(r"[+~-] .*", shop.manage("makemigrations", "--name", "timed"))
     columns = ["attempts", "claimed_at", "crashes", "error", "failures"]
-    columns += ["lease_expires_at", "lease_owner", "lease_token", "next_at"]
+    columns += ["lease_expires_at", "lease_owner", "lease_token", "next_at", "next_at_pinned"]
     assert [each for each in sorted(operations) if "index" not in each] == [
         f"+ Add field status_{column} to order" for column in columns
     ]

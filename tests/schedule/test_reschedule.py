@@ -185,6 +185,17 @@ class TestRowsWithATime:
         assert reschedule() == {"NEW": Changes(lost=1)}
         assert Chore.objects.get(pk=held.pk).status_lease_token == 1
 
+    def test_that_somebody_gave_their_time_keep_it(self, policy):
+        told, made, other = chore("DONE", 5 * DAY), chore("NEW"), chore("NEW")
+        told.states.run_at(in_seconds(DAY))
+        made.states.run_at(in_seconds(3600))
+        policy("NEW", start_after=DAY)
+        assert reschedule(dry_run=True) == reschedule() == {"NEW": Changes(changed=1)}
+        assert (due_in(told), due_in(made), due_in(other)) == (about(DAY), about(3600), about(DAY))
+        policy("NEW", handler=None, start_after=0.0)
+        assert reschedule() == {"NEW": Changes(lost=1)}
+        assert due_in(made) == about(3600)
+
     def test_keep_all_else(self, policy):
         row = chore("DOING", 1000, next_at=in_seconds(50), failures=2, crashes=1, error="no luck", lease_token=7)
         policy("DOING", retry_after=10.0)
@@ -350,6 +361,11 @@ class TestMismatches:
         policy("NEW", handler=None)
         assert mismatches(Chore.states._meta, "default") == (True, False)
         reschedule()
+        assert mismatches(Chore.states._meta, "default") == (False, False)
+
+    def test_rows_that_somebody_gave_a_time_are_none(self, policy):
+        chore("NEW", 1000).states.run_at()
+        policy("NEW", handler=None)
         assert mismatches(Chore.states._meta, "default") == (False, False)
 
     def test_rows_without_a_time(self):

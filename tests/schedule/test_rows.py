@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.core import serializers
 from django.core.management import call_command
-from django.db import connection, connections, models, transaction
+from django.db import IntegrityError, connection, connections, models, transaction
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.models import F
@@ -61,7 +61,7 @@ def free(token, next_at, claimed_at=None, attempts=0):
     """Return the clock of a row that nobody holds and that has not failed."""
     nobody = {"lease_owner": "", "lease_expires_at": None, "lease_token": token}
     tried = {"claimed_at": claimed_at, "attempts": attempts}
-    return {"next_at": next_at, **nobody, **tried, "failures": 0, "crashes": 0, "error": ""}
+    return {"next_at": next_at, "next_at_pinned": False, **nobody, **tried, "failures": 0, "crashes": 0, "error": ""}
 
 
 def write(row, **columns):
@@ -78,6 +78,17 @@ def lease(row, owner="worker-1", seconds=60.0):
     [taken] = [each for each in Claimer(owner, seconds).claim(lane, 100) if each.key == row.pk]
     row.refresh_from_db()
     return taken
+
+
+def saved(row):
+    row.save()
+    return row
+
+
+def assigned(row, **values):
+    for name, value in values.items():
+        setattr(row, name, value)
+    return row
 
 
 def is_in(next_at, seconds):
@@ -128,6 +139,7 @@ class TestColumns:
             "payment_sequence",
             "payment_changed_at",
             "payment_next_at",
+            "payment_next_at_pinned",
             "payment_lease_owner",
             "payment_lease_expires_at",
             "payment_lease_token",
@@ -178,7 +190,7 @@ class TestColumns:
                 class Meta:
                     app_label = "lab"
 
-        assert len({*Order.states._meta.columns, *Order.other._meta.columns}) == 24
+        assert len({*Order.states._meta.columns, *Order.other._meta.columns}) == 26
         assert len({index.name for index in Order._meta.indexes}) == 4
 
 
@@ -251,9 +263,11 @@ class TestNewRows:
 
     def test_do_not_take_what_the_instance_holds(self):
         given = {
-            "status_next_at": in_seconds(DAY),
+            "status_next_at_pinned": True,
             "status_lease_owner": "me",
             "status_lease_expires_at": in_seconds(5),
+            "status_claimed_at": in_seconds(-5),
+            "status_attempts": 7,
         }
         chore = Chore.objects.create(
             **given, status_lease_token=9, status_failures=3, status_crashes=2, status_error="copied"
@@ -268,6 +282,109 @@ class TestNewRows:
         row.save()
         assert clock_of(row) == free(0, row.status_next_at)
         assert clock_of(Chore.objects.earliest("pk"))["lease_token"] == token
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            Chore.objects.create,
+            lambda **given: Chore.objects.bulk_create([Chore(), Chore(**given)])[1],
+            lambda **given: Chore.objects.get_or_create(name="a", defaults=given)[0],
+            lambda **given: saved(Chore(**given)),
+            lambda **given: saved(Chore(pk=7, **given)),
+            lambda **given: saved(assigned(Chore(), **given)),
+            lambda **given: saved(pickle.loads(pickle.dumps(Chore(**given)))),  # noqa: S301
+            Sensor.objects.create,
+            Ticking.objects.create,
+        ],
+        ids=["create", "bulk", "get_or_create", "save", "key", "assigned", "pickled", "child", "save()"],
+    )
+    def test_are_due_when_they_are_told(self, make):
+        when = in_seconds(DAY)
+        row = make(status_next_at=when)
+        if row.pk is None:  # as after bulk_create() where the database does not tell
+            row = Chore.objects.latest("pk")
+        assert clock_of(row) == {**free(0, when), "next_at_pinned": True}
+        assert_as_stored(row)
+
+    def test_may_be_told_to_wait_or_to_have_waited(self):
+        for seconds in (-DAY, 400 * DAY):
+            chore = Chore.objects.create(status="DONE", status_next_at=in_seconds(seconds))
+            assert is_in(chore.status_next_at, seconds)
+
+    def test_that_are_told_nothing_go_by_the_policy(self):
+        chore = Chore.objects.create(status="DONE", status_next_at=None)
+        assert is_in(chore.status_next_at, 365 * DAY)
+        assert not chore.status_next_at_pinned
+
+    @pytest.mark.parametrize("make", [lambda row: row.save(), lambda row: Chore.objects.bulk_create([row])])
+    @pytest.mark.parametrize(
+        ("status", "when", "error", "words"),
+        [
+            (
+                "HELD",
+                in_seconds(5),
+                StateMachineError,
+                "is in 'HELD', where nothing is ever due.*Create the row in another",
+            ),
+            ("NEW", datetime.datetime(2030, 1, 1), ValueError, "status_next_at must be an aware datetime"),  # noqa: DTZ001
+            ("NEW", "2030-01-01", TypeError, "status_next_at must be a datetime, got '2030-01-01'"),
+        ],
+    )
+    def test_cannot_be_told_what_run_at_refuses(self, make, status, when, error, words):
+        with pytest.raises(error, match=words), transaction.atomic():
+            make(Chore(status=status, status_next_at=when))
+        assert not Chore.objects.exists()
+
+    @pytest.mark.django_db(transaction=True)
+    def test_that_are_told_wrong_leave_the_transaction_usable(self):
+        with transaction.atomic():
+            with pytest.raises(StateMachineError):
+                Chore.objects.create(status="HELD", status_next_at=in_seconds(5))
+            Chore.objects.create()
+        assert Chore.objects.count() == 1
+
+    @pytest.mark.parametrize("recipe", ["adding", "key alone", "copy", "made by hand"])
+    def test_that_copy_another_take_no_time_along(self, recipe):
+        Chore.objects.create(status_next_at=in_seconds(DAY))
+        original = Chore.objects.get()
+        if recipe == "made by hand":
+            values = {field.attname: getattr(original, field.attname) for field in Chore._meta.concrete_fields}
+            row = Chore(**{**values, "id": None})
+        else:
+            row = copy.copy(original) if recipe == "copy" else original
+            row.pk = None
+            row._state.adding = recipe != "key alone" or row._state.adding
+        row.save()
+        assert Chore.objects.count() == 2
+        assert clock_of(row) == free(0, row.status_next_at)
+        assert is_in(row.status_next_at, 0)
+
+    def test_that_copy_one_just_saved_take_no_time_along(self):
+        row = Chore.objects.create(status_next_at=in_seconds(DAY))
+        row.pk, row._state.adding = None, True
+        Chore.objects.bulk_create([row])
+        assert clock_of(Chore.objects.latest("pk")) == free(0, row.status_next_at)
+        assert is_in(row.status_next_at, 0)
+
+    def test_that_copy_one_loaded_in_part_take_no_time_along(self):
+        Chore.objects.create(status_next_at=in_seconds(DAY))
+        row = Chore.objects.defer("status_changed_at").get()
+        row.pk, row._state.adding = None, True
+        Chore.objects.bulk_create([row])
+        assert is_in(Chore.objects.latest("pk").status_next_at, 0)
+
+    def test_that_turn_out_to_exist_keep_the_time_that_they_have(self, chore):
+        Chore(pk=chore.pk, status_next_at=in_seconds(DAY)).save()
+        assert clock_of(chore) == free(0, chore.status_next_at)
+
+    def test_that_could_not_be_inserted_are_told_still(self):
+        when = in_seconds(DAY)
+        row = Chore(pk=Chore.objects.create().pk, status_next_at=when)
+        with pytest.raises(IntegrityError), transaction.atomic():
+            row.save(force_insert=True)
+        row.pk = None
+        row.save()
+        assert clock_of(row)["next_at"] == when
 
     def test_of_a_multi_table_child_are_due(self):
         sensor = Sensor.objects.create(name="a")
@@ -510,8 +627,23 @@ class TestRunAt:
         write(chore, failures=2, error="no luck")
         before = clock_of(chore)
         chore.states.run_at(when := in_seconds(60))
-        assert clock_of(chore) == {**before, "next_at": when}
+        assert clock_of(chore) == {**before, "next_at": when, "next_at_pinned": True}
         assert chore.states.history.count() == 0
+
+    @pytest.mark.parametrize("when", [None, in_seconds(60)])
+    def test_is_remembered_until_the_row_has_another_time(self, chore, when):
+        chore.states.run_at(when)
+        assert chore.status_next_at_pinned
+        assert_as_stored(chore)
+        chore.states.transition_to("DOING")
+        assert not chore.status_next_at_pinned
+        assert_as_stored(chore)
+
+    def test_is_forgotten_when_the_row_is_resumed(self, chore):
+        chore.states.run_at(in_seconds(60))
+        write(chore, next_at=None, error="no luck")
+        assert chore.states.resume()
+        assert clock_of(chore) == free(0, chore.status_next_at)
 
     def test_serves_a_state_that_only_times_out(self):
         row = Ticking.objects.create()

@@ -232,6 +232,23 @@ class TestClaim:
             assert [lease.key for lease in claim(lots)] == [rows[1].pk]
 
 
+class TestTimesSetByHand:
+    @pytest.mark.parametrize("end", ["stay", "move", "transition_to()", "bulk_transition()"])
+    def test_are_forgotten_with_the_next_outcome(self, end, lots):
+        lot = Lot.objects.create(status_next_at=in_seconds(-5))
+        lease = claim_one(lots)
+        assert columns_of(lot).next_at_pinned
+        ENDS[end](lot, lease)
+        assert not columns_of(lot).next_at_pinned
+
+    @pytest.mark.parametrize("end", ["release", "unclaim", "recover", "release() of the row"])
+    def test_are_kept_by_what_sets_no_other(self, end, lots):
+        when = in_seconds(-5)
+        lot = Lot.objects.create(status_next_at=when)
+        ENDS[end](lot, claim_one(lots))
+        assert (columns_of(lot).next_at_pinned, columns_of(lot).next_at) == (True, when)
+
+
 class TestAttempts:
     """How often a row was tried in its life, and when the last time."""
 

@@ -102,6 +102,7 @@ class ScheduleReading:
         self.status: str = getattr(instance, names.status)
         self.entered_at: dt.datetime = getattr(instance, names.changed_at)
         self.next_at: dt.datetime | None = getattr(instance, names.next_at)
+        self.next_at_pinned: bool = getattr(instance, names.next_at_pinned)
         self.lease_owner: str = getattr(instance, names.lease_owner)
         self.lease_expires_at: dt.datetime | None = getattr(instance, names.lease_expires_at)
         self.lease_token: int = getattr(instance, names.lease_token)
@@ -145,6 +146,8 @@ class ScheduleReading:
         if self.is_leased:
             yield pgettext("state machine", "Worker"), self.lease_owner
             yield pgettext("state machine", "Lease ends"), _moment(self.lease_expires_at)
+        elif self.next_at_pinned:
+            yield _("When it is due"), _("was set by hand")
         if self.is_parked:
             yield pgettext("state machine", "Failed attempts"), str(self.failures)
         elif self.is_leased or (self.crashes and not self.failures):

@@ -13,6 +13,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "machine": ("status", "sequence", "changed_at"),
     "schedule": (
         "next_at",
+        "next_at_pinned",
         "lease_owner",
         "lease_expires_at",
         "lease_token",
@@ -30,6 +31,7 @@ TIMES = ("next_at", "changed_at", "lease_expires_at", "claimed_at")
 #: What a column holds of which nothing is to be said: what a new row has.
 EMPTY: dict[str, Any] = {
     "next_at": None,
+    "next_at_pinned": False,
     "lease_owner": "",
     "lease_expires_at": None,
     "lease_token": 0,

@@ -34,11 +34,11 @@ class Becomes(enum.Enum):
     LOWERED = enum.auto()
     #: What a new row has.
     EMPTY = enum.auto()
+    TRUE = enum.auto()
     #: A text of the caller's around the name of who held the row.
     BLAME = enum.auto()
 
 
-_LITERALS = {None: "NULL", "": "''", 0: "0"}
 _NEEDS_VALUE = (Becomes.GIVEN, Becomes.LATER, Becomes.LATER_OR_HORIZON, Becomes.BLAME)
 
 
@@ -96,8 +96,10 @@ class Effect:
                 to = f"{row}{name} - 1"
             elif becomes is Becomes.BLAME:
                 to = f"{value} || {row}{names['lease_owner']} || {value}"
+            elif becomes is Becomes.TRUE:
+                to = "TRUE"
             else:
-                to = _LITERALS[EMPTY[column]]
+                to = _literal(EMPTY[column])
             changes.append(f"{name} = {to}")
         return ", ".join([*changes, *[f"{column} = %s" for column in also]])
 
@@ -117,6 +119,8 @@ class Effect:
                 changes[name] = Increment(name, 1 if becomes is Becomes.RAISED else -1)
             elif becomes is Becomes.LATER and given[column] is not None:
                 changes[name] = DatabaseClock(given[column])
+            elif becomes is Becomes.TRUE:
+                changes[name] = MachineValue(True)
             else:
                 value = EMPTY[column] if becomes is Becomes.EMPTY else given[column]
                 changes[name] = value if isinstance(value, DatabaseClock) else MachineValue(value)
@@ -126,6 +130,10 @@ class Effect:
         """Return what an instance holds afterwards in the columns that the effect empties."""
         emptied = [column for column, becomes in self.on(columns).items() if becomes is Becomes.EMPTY]
         return {getattr(names, column): EMPTY[column] for column in emptied}
+
+
+def _literal(empty: Any) -> str:
+    return "NULL" if empty is None else "''" if empty == "" else str(empty).upper()
 
 
 # Whatever ends a lease raises the token, so that nothing its holder sends later is heard, not even a heartbeat that was
@@ -141,6 +149,7 @@ _RECORDED = {
     "sequence": Becomes.RAISED,
     "changed_at": Becomes.NOW,
     "next_at": Becomes.LATER,
+    "next_at_pinned": Becomes.EMPTY,
     **_END_OF_LEASE,
     **_FRESH,
 }
@@ -158,6 +167,7 @@ STAY = Effect(
         "failures": Becomes.GIVEN,
         "error": Becomes.GIVEN,
         "next_at": Becomes.LATER_OR_HORIZON,
+        "next_at_pinned": Becomes.EMPTY,
     },
 )
 #: A worker takes the row.
@@ -180,6 +190,6 @@ UNCLAIM = Effect("unclaim", {**_END_OF_LEASE, "attempts": Becomes.LOWERED})
 #: The row is taken back from a worker that was never heard of again. First the error, which names who held it.
 RECOVER = Effect("recover", {"error": Becomes.BLAME, "crashes": Becomes.RAISED, **_END_OF_LEASE})
 #: A parked row is due again, with all its tries before it.
-RESUME = Effect("resume", {"next_at": Becomes.NOW, **_FRESH})
-#: Somebody says when the row is due.
-RUN_AT = Effect("run at", {"next_at": Becomes.GIVEN})
+RESUME = Effect("resume", {"next_at": Becomes.NOW, "next_at_pinned": Becomes.EMPTY, **_FRESH})
+#: Somebody, and not the policy, says when the row is due.
+RUN_AT = Effect("run at", {"next_at": Becomes.GIVEN, "next_at_pinned": Becomes.TRUE})

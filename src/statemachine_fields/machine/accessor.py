@@ -162,6 +162,8 @@ class StateMachineAccessor(Generic[M]):
     def run_at(self, when: datetime.datetime | None = None) -> None:
         """Make the row due at an instant, sooner or later than its policy says; at once without one. For timed machines.
 
+        A later change of the policy leaves that time alone. It holds until the row moves or an outcome sets another.
+
         :raises RowLeased: a worker is running the row. `StateMachineError` if nothing is ever due in its state.
         :raises RowMissing: the instance was never saved, or its row is gone.
         """

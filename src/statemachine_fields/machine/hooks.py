@@ -16,6 +16,7 @@ from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import INSERTED
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.kept_history import newest_records
+from statemachine_fields.schedule.columns import given_time
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -60,8 +61,11 @@ def _hook_save(model: type[models.Model]) -> None:
         update_fields: Any = None,
     ) -> None:
         if not raw:
+            inserting = bool(force_insert) or self.pk is None
             for bound in _machines(self, update_fields):
-                bound.field.refuse_wrong_status(self, inserting=bool(force_insert) or self.pk is None)
+                bound.field.refuse_wrong_status(self, inserting=inserting)
+                if bound.is_timed and (inserting or self._state.adding):
+                    given_time(bound, self)
         may_exist = _may_exist(self, type(self), force_insert)
         if raw or not (may_exist or any(_records_more(bound) for bound in _machines(self))):
             return original(self, raw, force_insert, force_update, using, update_fields)

@@ -1,34 +1,39 @@
 """The columns of a timed machine: when a row is due, who holds it, and how its tries went.
 
-Like the other columns of a machine they are computed on INSERT and kept by every UPDATE of Django's. No index has
-`lease_expires_at`, so that extending a lease leaves the indexes alone.
+Like the other columns of a machine they are computed on INSERT and kept by every UPDATE of Django's, but that a new row may be
+given the time at which it is due. No index has `lease_expires_at`, so that extending a lease leaves the indexes alone.
 """
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
+from django.db.models.expressions import DatabaseDefault
 
-from statemachine_fields.db.clock import ComputedTime, DatabaseClock
+from statemachine_fields.db.clock import ComputedTime, DatabaseClock, read_instant
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import MachineColumn
-from statemachine_fields.exceptions import TIMED
+from statemachine_fields.db.rows import row_label
+from statemachine_fields.exceptions import TIMED, StateMachineError
 from statemachine_fields.schedule.handlers import is_timed_on
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from statemachine_fields.db.columns import Names
+    from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.descriptor import StateMachine
 
+    BooleanField: TypeAlias = models.BooleanField[Any, Any]
     BigIntegerField: TypeAlias = models.BigIntegerField[Any, Any]
     CharField: TypeAlias = models.CharField[Any, Any]
     DateTimeField: TypeAlias = models.DateTimeField[Any, Any]
     IntegerField: TypeAlias = models.IntegerField[Any, Any]
     TextField: TypeAlias = models.TextField[Any, Any]
 else:  # Django's fields take type arguments in the stubs and not at run time
-    from django.db.models import BigIntegerField, CharField, DateTimeField, IntegerField, TextField
+    from django.db.models import BigIntegerField, BooleanField, CharField, DateTimeField, IntegerField, TextField
 
 #: Room for a host, a process and the random part of a worker's name.
 OWNER_LENGTH = 100
@@ -59,6 +64,8 @@ class NextAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the s
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None or not add:
             return super().pre_save(model_instance, add)
+        if (given := given_time(self.bound, model_instance)) is not None:
+            return MachineValue(given)
         schedule = self.bound.schedules.get(getattr(model_instance, self.bound.names.status))
         delay = None if schedule is None else schedule.entry_delay()
         setattr(model_instance, self.attname, None)
@@ -67,6 +74,15 @@ class NextAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the s
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         ours = isinstance(value, DatabaseClock | ComputedTime)
         return value if ours else super().get_db_prep_save(value, connection)
+
+
+class PinnedField(ScheduleColumn, BooleanField):
+    """Whether somebody, and not the policy, said when the row is due."""
+
+    def initial_value(self, instance: models.Model) -> bool:
+        is_given = self.bound is not None and given_time(self.bound, instance) is not None
+        setattr(instance, self.attname, is_given)
+        return is_given
 
 
 class LeaseOwnerField(ScheduleColumn, CharField):
@@ -93,14 +109,39 @@ class ErrorField(ScheduleColumn, TextField):
     """What went wrong last. With no `next_at`: why the row is parked."""
 
 
+def given_time(bound: Binding[Any], instance: models.Model) -> datetime.datetime | None:
+    """Return the time that an instance which is to be inserted was given, or raise; None if it was given none.
+
+    What a copy holds was loaded, and is not taken along. Of an instance that was never a row `changed_at` is the default
+    that the database has yet to compute; of one that was it is a time, or not loaded.
+    """
+    names, data = bound.names, vars(instance)
+    when = data.get(names.next_at)
+    if when is None or not isinstance(data.get(names.changed_at), DatabaseDefault):
+        return None
+    status = getattr(instance, names.status)
+    if status not in bound.states_that_run():
+        raise nothing_is_due(instance, status, "Create the row in another state")
+    return read_instant(when, names.next_at)
+
+
+def nothing_is_due(instance: models.Model, status: str, remedy: str) -> StateMachineError:
+    return StateMachineError(
+        f"{row_label(instance)} is in {status!r}, where nothing is ever due: the state has no handler, no time-out and no "
+        f"deletion. {remedy}, or give the state one of them."
+    )
+
+
 def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Field[Any, Any]]:
     """Return the columns that make a machine timed. Each is nullable or has a default, so that adding them to a large
     table is quick."""
     zero: dict[str, Any] = {"default": 0, "db_default": 0, "editable": False, "machine": machine}
     empty: dict[str, Any] = {"default": "", "db_default": "", "editable": False, "machine": machine}
+    false: dict[str, Any] = {"default": False, "db_default": False, "editable": False, "machine": machine}
     null: dict[str, Any] = {"null": True, "blank": True, "editable": False, "machine": machine}
     return {
         names.next_at: NextAtField(**null),
+        names.next_at_pinned: PinnedField(**false),
         names.lease_owner: LeaseOwnerField(max_length=OWNER_LENGTH, blank=True, **empty),
         names.lease_expires_at: LeaseExpiresAtField(**null),
         names.lease_token: LeaseTokenField(**zero),

@@ -49,7 +49,7 @@ class Rescheduler:
     """Give the rows of one machine the times that its policies would give them now.
 
     In batches by key, each one transaction and three statements, whatever the number of states. Rows that a worker holds
-    are left to it, and parked rows stay parked. Where a row's time is right already nothing is written, so it may be
+    are left to it, parked rows stay parked, and a time that somebody has set stays. Where a row's time is right already nothing is written, so it may be
     repeated.
 
     :param dry_run: only count what would change.
@@ -134,7 +134,8 @@ class Rescheduler:
             | Q(**{f"{next_at}__lt": F(TARGET) - SLACK})
             | Q(**{f"{next_at}__gt": F(TARGET) + SLACK})
         )
-        declared = rows.filter(is_free & ~is_parked, **{f"{self.names.status}__in": list(self.bound.schedules)})
+        states = {f"{self.names.status}__in": list(self.bound.schedules), self.names.next_at_pinned: False}
+        declared = rows.filter(is_free & ~is_parked, **states)
         wrong: models.QuerySet[Any] = declared.annotate(**{TARGET: target}).filter(differs).order_by("pk")
         return wrong
 
@@ -177,7 +178,8 @@ def mismatches(bound: Binding[Any], using: str) -> tuple[bool, bool]:
     rows = all_rows(bound.model, using)
     running = bound.states_that_run()
     idle = [state for state in bound.schedules if state not in running]
-    needless = rows.filter(**{f"{names.status}__in": idle, f"{names.next_at}__isnull": False}).exists()
+    timed = {f"{names.next_at}__isnull": False, names.next_at_pinned: False}
+    needless = rows.filter(**{f"{names.status}__in": idle}, **timed).exists()
     without = {f"{names.next_at}__isnull": True, f"{names.lease_expires_at}__isnull": True, names.error: ""}
     found = models.Count("pk", filter=Q(**without))
     # Cut off first: a search for a row without a time would read all that have one.

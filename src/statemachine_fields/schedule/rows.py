@@ -15,6 +15,7 @@ from statemachine_fields.db.clock import DatabaseClock, StatementClock, read_ins
 from statemachine_fields.db.effects import RELEASE, RESUME, RUN_AT, Effect
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
+from statemachine_fields.schedule.columns import nothing_is_due
 
 if TYPE_CHECKING:
     from statemachine_fields.db.columns import Names
@@ -46,10 +47,7 @@ class RowSchedule(Generic[M]):
             changed = rows.update(**self._changes(RUN_AT, next_at=instant))
             status, owner = self._reload()
             if not changed and status not in runnable:
-                raise StateMachineError(
-                    f"{row_label(self.instance)} is in {status!r}, where nothing is ever due: the state has no handler, no "
-                    "time-out and no deletion. Move the row, or give the state one of them."
-                )
+                raise nothing_is_due(self.instance, status, "Move the row")
         if not changed:
             raise RowLeased(row_label(self.instance), owner, "run_at")
 
