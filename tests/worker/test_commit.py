@@ -612,7 +612,7 @@ class TestLostAnswer:
 
     @really
     @pytest.mark.parametrize("written", [True, False], ids=["heard", "not heard"])
-    @pytest.mark.parametrize(("kind", "verb"), [(Waited, "stay"), (Failed, "stay"), (Released, "release")])
+    @pytest.mark.parametrize(("kind", "verb"), [(Waited, "stay"), (Failed, "stay"), (Released, "unclaim")])
     def test_of_others_drops_none(self, kind, verb, written, lots, committer, events, break_after):
         lot = Lot.objects.create()
         outcome = outcome_of(claim_one(lots), kind)
@@ -673,7 +673,7 @@ class TestLostAnswer:
         Lot.objects.create(status="BID")
         refused, released = sorted(claim(lots), key=lambda lease: lease.key)
         outcomes = [executor.run(refused), outcome_of(released, Released)]
-        break_after("release", written=False)
+        break_after("unclaim", written=False)
         assert self.commit_over(committer, outcomes) == []
         assert (events.total["failed"], events.total["released"], events.total["dropped"]) == (1, 1, 0)
 
