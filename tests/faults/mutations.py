@@ -25,7 +25,11 @@ LONGEST = 300.0
 WRITER = "db/postgresql.py"
 EFFECTS = "db/effects.py"
 CLAIMS = "db/postgresql_claims.py"
+PLAN = "machine/plan.py"
 LEASES = "tests/worker/test_leases.py"
+EFFECT_TESTS = "tests/db/test_effects.py"
+PLAN_TESTS = "tests/machine/test_plan.py"
+JUDGE_TESTS = "tests/machine/test_judge.py"
 RACES = "tests/faults/test_races.py"
 LATE = "tests/faults/test_late.py::test_an_old_token_is_worth_nothing"
 CUT_OFF = "tests/faults/test_late.py::test_a_worker_cut_off_from_its_heartbeat_does_not_start_what_it_may_have_lost"
@@ -809,6 +813,137 @@ MUTATIONS = [
         "if seen is not None and now - seen.since < SECONDS:",
         "if False:",
         ("tests/worker/test_digest.py",),
+    ),
+    Mutation(
+        "what ends a lease keeps the token",
+        EFFECTS,
+        '    "lease_expires_at": Becomes.EMPTY,\n    "lease_token": Becomes.RAISED,\n}',
+        '    "lease_expires_at": Becomes.EMPTY,\n}',
+        (EFFECT_TESTS, LEASES),
+    ),
+    Mutation(
+        "many rows are written whatever they were",
+        WRITER,
+        "for column in compares])",
+        "for column in compares[:0]])",
+        (EFFECT_TESTS,),
+    ),
+    Mutation(
+        "of what is compared of many rows, the first alone counts",
+        WRITER,
+        "for column in compares])",
+        "for column in compares[:1]])",
+        (LEASES,),
+    ),
+    Mutation(
+        "one row is written whatever it was",
+        WRITER,
+        'for column in ("key", *compares)])',
+        'for column in ("key", *compares)][:1] + ["%s IS NOT NULL" for _ in compares])',
+        (EFFECT_TESTS,),
+    ),
+    Mutation(
+        "a queryset writes seconds for an instant",
+        EFFECTS,
+        "if becomes in (Becomes.LATER_OR_HORIZON, Becomes.BLAME):",
+        "if False:",
+        (EFFECT_TESTS,),
+    ),
+    Mutation(
+        "a row that was not tried counts a try",
+        EFFECTS,
+        'Effect("unclaim", {**_END_OF_LEASE, "attempts": Becomes.LOWERED})',
+        'Effect("unclaim", _END_OF_LEASE)',
+        (LEASES, f"{CLAIMING}::TestUnheard"),
+    ),
+    Mutation(
+        "a broken connection is not noticed before a prepared statement",
+        "db/prepared.py",
+        "        connection.close_if_health_check_failed()\n",
+        "        pass\n",
+        ("tests/machine/test_one_statement.py",),
+    ),
+    Mutation(
+        "statements are prepared by settings that are no more",
+        "db/prepared.py",
+        " or kept.wanted_by is not settings()",
+        "",
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "a plan of another class",
+        PLAN,
+        "        model,\n        connection.alias",
+        "        connection.alias",
+        (PLAN_TESTS,),
+    ),
+    Mutation("a plan of another database", PLAN, "        connection.alias,\n", "", (PLAN_TESTS,)),
+    Mutation(
+        "a plan for a save() that is no more", PLAN, "        model.save is models.Model.save,\n", "", (PLAN_TESTS,)
+    ),
+    Mutation(
+        "a plan for a save_base() that is no more",
+        PLAN,
+        '        getattr(model.save_base, "__wrapped__", model.save_base) is models.Model.save_base,\n',
+        "",
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "a plan for records that are made otherwise by now",
+        PLAN,
+        "        audit.__init__ is models.Model.__init__,\n",
+        "",
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "a plan without who hears of a save",
+        PLAN,
+        "(post_save.has_listeners(model), post_save.has_listeners(audit))",
+        "post_save.has_listeners(audit)",
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "a plan without who hears of a record",
+        PLAN,
+        "(post_save.has_listeners(model), post_save.has_listeners(audit))",
+        "post_save.has_listeners(model)",
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "a plan without who hears of a move",
+        PLAN,
+        "        post_transition.has_listeners(bound.model) if post_transition.receivers else False,\n",
+        "",
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "a plan without who hears of a commit",
+        PLAN,
+        "        transition_committed.has_listeners(bound.model) if transition_committed.receivers else False,\n",
+        "",
+        (PLAN_TESTS,),
+    ),
+    Mutation("plans without end", PLAN, "            bound.plans.clear()\n", "            pass\n", (PLAN_TESTS,)),
+    Mutation(
+        "a plan keeps the connection of a thread",
+        PLAN,
+        'self._compares = ("status", *compares)\n',
+        'self._compares, self._connection = ("status", *compares), connection\n',
+        (PLAN_TESTS,),
+    ),
+    Mutation(
+        "permissions are not asked",
+        "machine/judge.py",
+        "if user is None or permission is None:",
+        "if True:",
+        (JUDGE_TESTS,),
+    ),
+    Mutation(
+        "a guard of one state is asked for none",
+        "machine/judge.py",
+        "if targets is not None and to_status not in targets:",
+        "if targets is not None:",
+        (JUDGE_TESTS,),
     ),
 ]
 
