@@ -866,7 +866,7 @@ MUTATIONS = [
     Mutation(
         "statements are prepared by settings that are no more",
         "db/prepared.py",
-        " or kept.wanted_by is not settings()",
+        " or kept.wanted_by is not conf.current",
         "",
         (PLAN_TESTS,),
     ),
