@@ -116,7 +116,7 @@ def test_a_queryset_cannot_be_told_what_only_a_statement_over_rows_can_say(effec
         effect.as_update(TIMED.names, columns, **dict.fromkeys(effect.wants(columns), 1))
 
 
-def field_of(bound, column) -> models.Field:
+def field_of(bound, column):
     return bound.model._meta.get_field(getattr(bound.names, column))
 
 
