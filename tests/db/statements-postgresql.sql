@@ -695,9 +695,9 @@ COMMIT;
 WITH moved AS (
         UPDATE "lab_byworker"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -720,9 +720,9 @@ COMMIT;
 WITH moved AS (
         UPDATE "lab_byworker"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -738,9 +738,9 @@ BEGIN;
 WITH moved AS (
         UPDATE "lab_byworker"
         SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
-            clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '', "status_lease_expires_at" = NULL,
-            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
-            = ''
+            clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -775,9 +775,9 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
     moved AS (
         UPDATE "lab_byworker"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
     recorded AS (
@@ -810,10 +810,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -834,10 +834,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -854,10 +854,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -878,10 +878,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
         "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
         "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at")
-        THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -907,8 +907,9 @@ WITH given AS MATERIALIZED (SELECT *
         UPDATE "lab_byworker" AS t
         SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
             clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
-            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
-            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = ''
         FROM given
         WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
             given.was_lease_token AND t."status" = given.was_status
@@ -935,7 +936,7 @@ WITH given AS MATERIALIZED (SELECT *
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
         "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
         LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
-        given.horizon))
+        given.horizon)), "status_next_at_pinned" = FALSE
     FROM given
     WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
         given.was_lease_token AND t."status" = given.was_status
@@ -1080,9 +1081,9 @@ WITH walked AS MATERIALIZED (
 WITH moved AS (
         UPDATE "lab_byworker"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1113,9 +1114,9 @@ WITH moved AS (
 WITH moved AS (
         UPDATE "lab_lot"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "touched_at" = %s
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1134,9 +1135,9 @@ COMMIT;
 WITH moved AS (
         UPDATE "lab_lot"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = '', "amount" = %s, "touched_at" = %s
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "amount" = %s, "touched_at" = %s
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1153,9 +1154,9 @@ WITH moved AS (
 WITH moved AS (
         UPDATE "lab_lot"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "touched_at" = %s
         WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1170,9 +1171,9 @@ BEGIN;
 WITH moved AS (
         UPDATE "lab_lot"
         SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
-            clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '', "status_lease_expires_at" = NULL,
-            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
-            = ''
+            clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1206,9 +1207,9 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
     moved AS (
         UPDATE "lab_lot"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "touched_at" = %s
         WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
     recorded AS (
@@ -1235,8 +1236,9 @@ WITH given AS MATERIALIZED (SELECT *
         UPDATE "lab_lot" AS t
         SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
             clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
-            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
-            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = ''
         FROM given
         WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
             given.was_lease_token AND t."status" = given.was_status
@@ -1263,8 +1265,9 @@ WITH given AS MATERIALIZED (SELECT *
         UPDATE "lab_lot" AS t
         SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
             clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
-            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
-            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "amount" = %s
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = '', "amount" = %s
         FROM given
         WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
             given.was_lease_token AND t."status" = given.was_status
@@ -1286,9 +1289,9 @@ WITH given AS MATERIALIZED (SELECT *
 WITH moved AS (
         UPDATE "lab_coupon"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "code" = %s AND "status" = %s
         RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1311,9 +1314,9 @@ COMMIT;
 WITH moved AS (
         UPDATE "lab_coupon"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "code" = %s AND "status" = %s AND "status_sequence" = %s
         RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1329,9 +1332,9 @@ BEGIN;
 WITH moved AS (
         UPDATE "lab_coupon"
         SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
-            clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '', "status_lease_expires_at" = NULL,
-            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
-            = ''
+            clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
         WHERE "code" = %s AND "status" = %s
         RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -1366,9 +1369,9 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
     moved AS (
         UPDATE "lab_coupon"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "code" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
         RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
     recorded AS (
@@ -1401,10 +1404,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -1426,10 +1429,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -1446,10 +1449,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -1471,10 +1474,10 @@ WITH due AS MATERIALIZED (
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_lease_owner", CASE WHEN isfinite("status_lease_expires_at") THEN (extract(epoch
-        FROM "status_lease_expires_at") * 1000000)::bigint END, "status_lease_token", CASE WHEN
-        isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") * 1000000)::bigint END,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -1500,8 +1503,9 @@ WITH given AS MATERIALIZED (SELECT *
         UPDATE "lab_coupon" AS t
         SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
             clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
-            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
-            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = ''
         FROM given
         WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
             given.was_lease_token AND t."status" = given.was_status
@@ -1528,7 +1532,7 @@ WITH given AS MATERIALIZED (SELECT *
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
         "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
         LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
-        given.horizon))
+        given.horizon)), "status_next_at_pinned" = FALSE
     FROM given
     WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
         given.was_lease_token AND t."status" = given.was_status
@@ -1673,9 +1677,9 @@ WITH walked AS MATERIALIZED (
 WITH moved AS (
         UPDATE "lab_coupon"
         SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
-            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
         WHERE "code" = %s AND "status" = %s AND "status_lease_token" = %s
         RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)

@@ -709,8 +709,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_byworker"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s;
 INSERT INTO "lab_byworkerstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
     "transitioned_at")
@@ -742,8 +743,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_byworker"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -753,9 +755,9 @@ COMMIT;
 BEGIN IMMEDIATE;
 UPDATE "lab_byworker"
     SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
-        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE,
+        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
     WHERE "id" = %s AND "status" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -816,8 +818,8 @@ UPDATE "lab_byworker"
         "status_attempts" = "status_attempts" + 1
     WHERE "id" = %s;
 SELECT "status_changed_at", "id", "status", "status_sequence", "status_changed_at", "status_next_at",
-    "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at", "status_attempts",
-    "status_failures", "status_crashes", "status_error"
+    "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at",
+    "status_attempts", "status_failures", "status_crashes", "status_error"
     FROM "lab_byworker"
     WHERE "id" = %s;
 COMMIT;
@@ -879,8 +881,9 @@ UPDATE "lab_byworker"
 UPDATE "lab_byworker"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -898,7 +901,7 @@ SELECT statemachine_fields_now(julianday('now'));
 UPDATE "lab_byworker"
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
         "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s)
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE
     WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
 COMMIT;
 
@@ -993,8 +996,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_byworker"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -1021,8 +1025,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_lot"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        '', "touched_at" = %s
     WHERE "id" = %s AND "status" = %s;
 INSERT INTO "lab_lotstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
     "transitioned_at")
@@ -1049,8 +1054,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_lot"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "amount" = %s, "touched_at" = %s
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        '', "amount" = %s, "touched_at" = %s
     WHERE "id" = %s AND "status" = %s;
 -- again: a move (3)
 SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
@@ -1072,8 +1078,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_lot"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "touched_at" = %s
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        '', "touched_at" = %s
     WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
 -- again: a move (3)
 SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
@@ -1085,9 +1092,9 @@ COMMIT;
 BEGIN IMMEDIATE;
 UPDATE "lab_lot"
     SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
-        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE,
+        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
     WHERE "id" = %s AND "status" = %s;
 -- again: a move (3)
 SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
@@ -1144,8 +1151,9 @@ UPDATE "lab_lot"
 UPDATE "lab_lot"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
 -- again: a move (3)
 SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
@@ -1161,8 +1169,9 @@ UPDATE "lab_lot"
 UPDATE "lab_lot"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = '', "amount" = %s
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        '', "amount" = %s
     WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
 -- again: a move (3)
 SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
@@ -1179,8 +1188,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_coupon"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "code" = %s AND "status" = %s;
 INSERT INTO "lab_couponstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
     "transitioned_at")
@@ -1212,8 +1222,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_coupon"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "code" = %s AND "status" = %s AND "status_sequence" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -1223,9 +1234,9 @@ COMMIT;
 BEGIN IMMEDIATE;
 UPDATE "lab_coupon"
     SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
-        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE,
+        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
     WHERE "code" = %s AND "status" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -1286,8 +1297,8 @@ UPDATE "lab_coupon"
         "status_attempts" = "status_attempts" + 1
     WHERE "code" = %s;
 SELECT "status_changed_at", "status", "status_sequence", "status_changed_at", "code", "status_next_at",
-    "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at", "status_attempts",
-    "status_failures", "status_crashes", "status_error"
+    "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at",
+    "status_attempts", "status_failures", "status_crashes", "status_error"
     FROM "lab_coupon"
     WHERE "code" = %s;
 COMMIT;
@@ -1349,8 +1360,9 @@ UPDATE "lab_coupon"
 UPDATE "lab_coupon"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "code" = %s AND "status_lease_token" = %s AND "status" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -1368,7 +1380,7 @@ SELECT statemachine_fields_now(julianday('now'));
 UPDATE "lab_coupon"
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
         "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s)
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE
     WHERE "code" = %s AND "status_lease_token" = %s AND "status" = %s;
 COMMIT;
 
@@ -1464,8 +1476,9 @@ BEGIN IMMEDIATE;
 UPDATE "lab_coupon"
     SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
         statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
-        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
-        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "code" = %s AND "status" = %s AND "status_lease_token" = %s;
 -- again: a move (3)
 -- again: a move (4)

@@ -100,9 +100,11 @@ class TestAgreement:
 
     def test_an_instance_has_empty_what_the_row_has_empty(self, effect, bound):
         emptied = effect.empties(bound.names, bound.table.columns)
-        literals = {None: "NULL", "": "''", 0: "0"}
+        literals = {"None": "NULL", "": "''", "0": "0", "False": "FALSE"}
         said = {
-            f'"{column}" = {literals[EMPTY[column]]}' for column in EMPTY if getattr(bound.names, column) in emptied
+            f'"{column}" = {literals[str(EMPTY[column])]}'
+            for column in EMPTY
+            if getattr(bound.names, column) in emptied
         }
         changes = {*effect.as_sql(quoted(bound), TERMS, given="given.{}").split(", ")}
         assert said == {change for change in changes if change.split(" = ")[-1] in literals.values()}
@@ -231,6 +233,8 @@ def test_the_same_row_comes_of_it_whoever_writes(bound, effect):
                 assert expected[column] == before[column] - 1
             elif becomes is Becomes.EMPTY:
                 assert expected[column] == EMPTY[column]
+            elif becomes is Becomes.TRUE:
+                assert expected[column] is True
             elif becomes is Becomes.GIVEN:
                 assert is_same(expected[column], given_values[column])
             elif becomes is Becomes.NOW:

@@ -95,7 +95,7 @@ def _wrapped(
         is_empty = call == "claim" and not result  # as most claims are
         _pause(here, f"{call}.empty" if is_empty else f"{call}.after", pause)
         if call in lose and _hit(here, f"{call}.lose", lose[call]):
-            _break(args[0].connection)
+            _break((args[0] if hasattr(args[0], "connection") else args[1]).connection)
         return result
 
     return wrapper

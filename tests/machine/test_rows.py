@@ -136,7 +136,7 @@ class TestClocks:
     def test_rows_are_put_on_the_clock_again(self, hide):
         row = Chore.objects.create()
         hide(Chore)
-        row.states.run_at(timezone.now() + timedelta(days=1))
+        models.QuerySet(Chore).update(status_next_at=MachineValue(timezone.now() + timedelta(days=1)))
         assert Rescheduler(Chore.states._meta, using="default").run()[row.status].changed == 1
         models.QuerySet(Chore).update(status_next_at=MachineValue(None))
         assert mismatches(Chore.states._meta, "default") == (False, True)

@@ -291,6 +291,37 @@ class TestBadRow:
         assert [row.states.history.count() for row in rows] == [1, 0, 1]
 
 
+class TestPatchedLater:
+    """Methods of a class are patched while a worker runs, as monitoring tools do."""
+
+    def test_a_save_is_called_from_then_on(self, lots, committer, monkeypatch):
+        first, second = (Lot.objects.create() for _ in range(2))
+        leases = {lease.key: lease for lease in claim(lots)}
+        committer.commit([outcome_of(leases[first.pk], Transitioned)])
+        saved, real = [], Lot.save
+
+        def save(self, *args, **kwargs):
+            saved.append(self.pk)
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(Lot, "save", save)
+        committer.commit([outcome_of(leases[second.pk], Transitioned)])
+        assert saved == [second.pk]
+
+    def test_an_init_is_called_from_then_on(self, lots, monkeypatch):
+        _first, second = (Lot.objects.create() for _ in range(2))
+        claim(lots, 1)
+        made, real = [], Lot.__init__
+
+        def init(self, *args, **kwargs):
+            real(self, *args, **kwargs)
+            made.append(self.pk)
+
+        monkeypatch.setattr(Lot, "__init__", init)
+        claim(lots, 1)
+        assert made == [second.pk]
+
+
 @only_postgresql
 @really
 class TestLockedRow:

@@ -12,6 +12,7 @@ from statemachine_fields.worker import commit as module
 from statemachine_fields.worker.commit import CommitLoop, CommitRouter, ConnectionLost
 from statemachine_fields.worker.connections import OwnConnections, Reconnect
 from statemachine_fields.worker.inflight import Buffer, InFlight
+from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcomes import (
     Deleted,
     Failed,
@@ -97,7 +98,7 @@ class TestCommitRouter:
         assert (len(commits.loops["writer"]), len(commits.loops["committer"])) == (1, 1)
 
     def test_asks_again_which_those_are(self, commits, lots, monkeypatch):
-        monkeypatch.setattr(module, "needs_each_row", lambda bound: True)
+        monkeypatch.setattr(Lane, "is_watched", True)
         commits.tick()
         commits.post(Transitioned(lease_on(lots), to_status="SOLD"))
         assert len(commits.loops["writer"]) == 0

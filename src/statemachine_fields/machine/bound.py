@@ -26,8 +26,6 @@ class BoundMachine(Generic[M]):
     `shop.Order.states`.
     """
 
-    __slots__ = ("_meta",)
-
     def __init__(self, binding: Binding[M]) -> None:
         self._meta = binding
 

@@ -40,12 +40,14 @@ class Judge:
         """Return the states from which the graph has a move to the state."""
         return [state for state, targets in self.bound.graph.edges.items() if to_status in targets]
 
-    def require_state(self, state: str, label: str | None = None, current: str | None = None) -> None:
-        """Raise if there is no such state."""
+    def require_state(self, state: str, label: str | None = None, current: str = "") -> None:
+        """Raise if there is no such state.
+
+        :param current: the state that the row is in, if there is one.
+        """
         graph = self.bound.graph
         if state not in graph:
-            where = () if current is None else (current, graph.targets(current))
-            raise UnknownState(label or str(self.bound), state, list(graph.states), *where)
+            raise UnknownState(label or str(self.bound), state, list(graph.states), current, graph.targets(current))
 
     def require_open_state(self, state: str) -> None:
         """Raise if there is no such state, or if rows may only leave it."""

@@ -34,37 +34,39 @@ def transition(
 
     :param options: what a `Transitioner` takes, if there is more to say.
     """
-    model, data, state = type(instance), vars(instance), instance._state
-    from_status: str = data.get(bound.names.status, "")
+    model, data, assignments = type(instance), vars(instance), bound.field.assignments
     key = data.get(bound.key_name)
-    if options or key is None or state.adding or to_status not in bound.graph.edges.get(from_status, ()):
+    if options or key is None or instance._state.adding or assignments.made(instance):
         return Transitioner(bound, instance, to_status, metadata, **options).run()
+    from_status: str = data.get(bound.names.status, "")
+    if to_status not in bound.graph.edges.get(from_status, ()):
+        return Transitioner(bound, instance, to_status, metadata).run()
     using = router.db_for_write(model, instance=instance)
     connection = connections[using]
     plan = plan_for(bound, model, connection)
-    if plan.straight is None or bound.field.assignments.made(instance):
-        return Transitioner(bound, instance, to_status, metadata).run()
+    if plan.straight is None:
+        return Transitioner(bound, instance, to_status, metadata, routed=using).run()
     facts = read_facts(metadata)
     before = data.copy() if plan.refreshed else None
     given = (to_status, *plan.delays[to_status])
-    moved = None
     try:
         for field in plan.refreshed:
             given = (*given, field.get_db_prep_save(field.pre_save(instance, False), connection))
         record_id = uuid7()
-        moved = plan.straight(connection, key, given, (from_status,), (record_id, from_status, to_status, facts))
-    except Exception as error:
-        conflict = conflict_behind(error, connection, instance, to_status)
-        if conflict is None:
-            raise
-        tell_rejection(conflict, bound, instance, to_status, facts, using)
-        raise conflict from error
-    finally:
-        if moved is None and before is not None:
-            data.clear()
-            data.update(before)
+        try:
+            moved = plan.straight(connection, key, given, (from_status,), (record_id, from_status, to_status, facts))
+        except Exception as error:
+            conflict = conflict_behind(error, connection, instance, to_status)
+            if conflict is None:
+                raise
+            raise conflict from error
+    except BaseException as error:
+        _put_back(data, before)
+        tell_rejection(error, bound, instance, to_status, facts, using)
+        raise
     if moved is None:
-        return Transitioner(bound, instance, to_status, metadata, is_tried=True).run()
+        _put_back(data, before)
+        return Transitioner(bound, instance, to_status, metadata, routed=using, facts=facts, is_tried=True).run()
     plan.bring_up(instance, to_status, moved)
     audit: Any = bound.audit_model
     made: StateTransition[M] = audit.__new__(audit)  # what __init__() would do, were it not asked so often
@@ -81,3 +83,10 @@ def transition(
         sequence=moved[0],
     )
     return made
+
+
+def _put_back(data: dict[str, Any], before: dict[str, Any] | None) -> None:
+    """Put back what `auto_now` fields have assigned."""
+    if before is not None:
+        data.clear()
+        data.update(before)

@@ -26,6 +26,7 @@ from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.kept_history import newest_records
+from statemachine_fields.machine.listeners import is_heard
 from statemachine_fields.machine.plan import Plan, plan_for
 from statemachine_fields.machine.settling import Pending, not_settled, undone, watch
 from statemachine_fields.machine.updates import Updates, is_expression
@@ -68,6 +69,8 @@ class Transitioner(Generic[M]):
         delay: float | None = None,
         record_id: uuid.UUID | None = None,
         using: str | None = None,
+        routed: str | None = None,
+        facts: str | None = None,
         is_tried: bool = False,
     ) -> None:
         self.bound = bound
@@ -81,10 +84,10 @@ class Transitioner(Generic[M]):
         #: Of a worker's move: in how many seconds the row is due.
         self.given_delay = delay
         self.given_using = using
-        self.using = using or router.db_for_write(type(instance), instance=instance)
+        self.using = using or routed or router.db_for_write(type(instance), instance=instance)
         self.connection = connections[self.using]
         self.dialect = dialect_for(self.connection)
-        self.metadata = read_facts(metadata, user)
+        self.metadata = read_facts(metadata, user) if facts is None else facts
         self.record = bound.read_record(record)
         self.updates = Updates(bound.model, instance, update)
         self.record_id = record_id or uuid7()
@@ -109,7 +112,7 @@ class Transitioner(Generic[M]):
             judge.require_state(self.to_status, row_label(instance), self._current)
         if self.expected is not None and (not isinstance(self.expected, str | int) or isinstance(self.expected, bool)):
             raise TypeError(f"expected must be a state or a number of transitions, got {self.expected!r}.")
-        if isinstance(self.expected, str):
+        if isinstance(self.expected, str) and self.expected not in self.bound.graph:
             judge.require_state(self.expected, row_label(instance), self._current)
         if instance._state.adding or instance.pk is None:
             raise RowMissing(row_label(instance), saved=False)
@@ -202,7 +205,7 @@ class Transitioner(Generic[M]):
             refusal = self._judge(row)
             if refusal is not None:
                 return refusal
-            if self.plan.tells_before:
+            if is_heard(pre_transition, self.bound.model):  # also by who has been connected since the plan was made
                 pre_transition.send(**self._told(row.status))
             moved = self._move(row.status)
             if moved is None:  # a receiver has moved the row, or a trigger of the database's own
@@ -219,22 +222,17 @@ class Transitioner(Generic[M]):
 
     def _compare_and_set(self) -> tuple[Any, ...] | None:
         """Move the row if it is where the instance says, and may go from there; None if that remains to be seen."""
-        believed = self._believed_status()
+        bound, instance = self.bound, self.instance
+        believed = None if bound.field.assignments.made(instance) else vars(instance).get(bound.names.status)
         if isinstance(self.expected, str) and believed != self.expected:
-            if self.bound.guards or self.user is not None:  # who must not be asked about a row that is elsewhere
+            if bound.guards or self.user is not None:  # who must not be asked about a row that is elsewhere
                 return None
             believed = self.expected
         if believed is None:
             return None
-        if not self.forced and self.bound.judge.blockers(self.instance, believed, self.to_status, self.user):
+        if not self.forced and bound.judge.blockers(instance, believed, self.to_status, self.user):
             return None
         return self._move(believed)
-
-    def _believed_status(self) -> str | None:
-        if self.bound.field.assignments.made(self.instance):
-            return None
-        status: str | None = vars(self.instance).get(self.bound.names.status)
-        return status
 
     def _judge(self, row: LockedRow) -> StateMachineError | None:
         """Say why the locked row must not move, with the instance brought up to it."""
@@ -294,12 +292,12 @@ class Transitioner(Generic[M]):
                 self._settle(pending)
             else:
                 watch(pending, bound, row_label(instance), self.using)
-        if plan.tells_committed:  # in the order of the moves, also of those that receivers make
+        if is_heard(transition_committed, bound.model):  # in the order of the moves, also of those that receivers make
             told = self._told(self.from_status)
             transaction.on_commit(
                 lambda: transition_committed.send_robust(**told, transition=transition), using=self.using
             )
-        if plan.tells_after:
+        if is_heard(post_transition, bound.model):
             post_transition.send(**self._told(self.from_status), transition=transition)
         return transition
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, models
 from django.db.models.base import ModelState
 from django.db.models.signals import post_init, pre_init
 from django.db.models.sql.query import Query
@@ -293,7 +293,8 @@ def load_rows(lane: Lane, attnames: list[str], rows: list[Any]) -> list[Any]:
     """Return rows as `from_db()` would, which is most of what a claim costs, if nobody can tell the difference."""
     model: Any = lane.bound.model
     using, is_watched = lane.using, bool(pre_init.receivers or post_init.receivers)
-    if not lane.has_plain_attributes or (is_watched and not is_made_plainly(model)):
+    is_made_by_django = model.__init__ is models.Model.__init__  # it may be patched at any time
+    if not (lane.has_plain_attributes and is_made_by_django) or (is_watched and not is_made_plainly(model)):
         return [model.from_db(using, attnames, row) for row in rows]
     instances = []
     for row in rows:

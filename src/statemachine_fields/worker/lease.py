@@ -161,7 +161,11 @@ class Lane:
 
     @property
     def is_watched(self) -> bool:
-        """Whether moving rows runs code of the project's. Receivers come and go; the rest is asked once."""
+        """Whether moving rows runs code of the project's. Receivers come and go, and methods are patched; the rest is asked once."""
+        model = self.bound.model
+        save_base = getattr(model.save_base, "__wrapped__", model.save_base)
+        if model.save is not models.Model.save or save_base is not models.Model.save_base:
+            return True
         if any(signal.receivers and signal.has_listeners(sender) for signal, sender in self._signals):
             return True
         return self._is_watched_in_itself
