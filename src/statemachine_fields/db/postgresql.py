@@ -219,9 +219,11 @@ class RowWrite:
     def __call__(
         self, connection: Any, key: Any, given: tuple[Any, ...], compared: tuple[Any, ...], record: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        if not self._is_number or type(key) is not int:
-            key = self._key_field.get_db_prep_value(key, connection)
-        rows = prepared.run(connection, self.text, (*given, prepared.key(key), *compared, *record))
+        if self._is_number and type(key) is int:
+            key = prepared.Number(key)
+        else:
+            key = prepared.key(self._key_field.get_db_prep_value(key, connection))
+        rows = prepared.run(connection, self.text, (*given, key, *compared, *record))
         if not rows:
             return None
         row = rows[0]

@@ -183,7 +183,8 @@ class Unread(NamedTuple):
 def read_rows(cursor: Any) -> list[Any]:
     """Return all rows. They are leased by now, so that one that cannot be read must not take the others along."""
     try:
-        return prepared.all_rows(cursor)
+        rows: list[Any] = cursor.fetchall()
+        return rows
     except Exception:
         result = getattr(cursor, "pgresult", None)
         if result is None:  # psycopg 2, which does not show it

@@ -43,6 +43,9 @@ SLOT = "statemachine_fields_cursor"
 #: Where the connection to the server is remembered, there too, on which preparing has failed.
 GIVEN_UP = "statemachine_fields_unprepared"
 
+#: What psycopg sends as one type, whatever its size.
+Number: type[int] = Int8 if is_psycopg3 else int
+
 #: Types whose text is the same in an array.
 PLAIN = (int, float, uuid.UUID)
 
@@ -70,13 +73,12 @@ def is_lost(error: BaseException) -> bool:
 
 def give_up(connection: Any) -> None:
     """Prepare no more until there is a new connection to the server."""
-    vars(connection).update({GIVEN_UP: connection.connection, SLOT: None})
+    vars(connection).update({GIVEN_UP: connection.connection, SLOT: False})  # None would be who lends the cursor out
 
 
 def key(value: Any) -> Any:
     """Give an integer key one type. By its size it would have one of three, and each its own prepared statement."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return Int8(value) if is_psycopg3 and is_number else value
+    return Number(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def prepared_keys(table: Table, keys: Sequence[Any], connection: Any) -> Any:
@@ -104,26 +106,32 @@ def array_of(values: Sequence[Any]) -> Any:
     return "{" + ",".join([texts[value] for value in values]) + "}"
 
 
-def all_rows(cursor: Any) -> list[Any]:
-    rows: list[Any] = cursor.fetchall()
-    return rows
-
-
-def run(connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] = all_rows) -> list[Any]:
+def run(
+    connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any], list[Any]] | None = None
+) -> list[Any]:
     """Run a statement and return its rows. A prepared statement that the server has lost is sent again, plainly.
 
-    :param read: gets the rows from the cursor.
+    It runs under Django's own wrapper: query log, execute wrappers and error types stay. One cursor is kept for each
+    connection, since making one rebuilds its adapters. It is out of its slot while in use, because an execute wrapper may
+    move another row.
+
+    :param read: gets the rows from the cursor, if not `fetchall()` does.
     """
     if connection.health_check_enabled and not connection.health_check_done:
         connection.close_if_health_check_failed()
-    connection.ensure_connection()
+    if connection.connection is None:  # as it always is in a coroutine, where this refuses to connect
+        connection.ensure_connection()
     slots = vars(connection)
     kept = slots.get(SLOT)
-    if kept is None or kept.driver is not connection.connection or kept.wanted_by is not conf.current or kept.closed:
+    if not kept or kept.driver is not connection.connection or kept.wanted_by is not conf.current or kept.closed:
         kept = _new_cursor(connection)
     if kept is not None:
+        slots[SLOT] = None
         try:
-            return _fetch(connection, slots, kept, text, params, read)
+            connection._prepare_cursor(kept).execute(text, params)
+            # It has the rows already; Django's wrapper would build a function to fetch them with.
+            rows: list[Any] = kept.fetchall() if read is None else read(kept)
+            return rows
         except DatabaseError as error:
             if not is_lost(error):
                 raise
@@ -136,32 +144,12 @@ def run(connection: Any, text: str, params: tuple[Any, ...], read: Callable[[Any
             )
             if connection.in_atomic_block:
                 raise
+        finally:
+            if slots[SLOT] is None:
+                slots[SLOT] = kept
     with connection.cursor() as cursor:
         cursor.execute(text, params)
-        return read(cursor)
-
-
-def _fetch(
-    connection: Any,
-    slots: dict[str, Any],
-    kept: PreparingCursor,
-    text: str,
-    params: tuple[Any, ...],
-    read: Callable[[Any], list[Any]],
-) -> list[Any]:
-    """Prepare and execute a statement, and return its rows.
-
-    It runs under Django's own wrapper: query log, execute wrappers and error types stay. One cursor is kept for each
-    connection, since making one rebuilds its adapters. It is out of its slot while in use, because an execute wrapper may
-    move another row.
-    """
-    slots[SLOT] = None
-    try:
-        connection._prepare_cursor(kept).execute(text, params)
-        return read(kept)  # it has the rows already; Django's wrapper would build a function to fetch them with
-    finally:
-        if slots[SLOT] is None:
-            slots[SLOT] = kept
+        return cursor.fetchall() if read is None else read(cursor)
 
 
 def _new_cursor(connection: Any) -> PreparingCursor | None:

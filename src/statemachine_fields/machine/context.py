@@ -48,8 +48,11 @@ def transition_context(**facts: Any) -> Iterator[None]:
 
 def read_facts(metadata: Mapping[str, Any] | None, user: Any = None) -> str:
     """Return the metadata of a transition as JSON, with who moves the row and what surrounds it."""
+    is_all = user is None and not _context.get()
+    if is_all and metadata is None:
+        return EMPTY_METADATA
     given = read_metadata(metadata)  # complains of what the caller passed, before of what surrounds it
-    if user is None and not _context.get():
+    if is_all:
         return given
     merged = with_context(with_actor(metadata or {}, user))
     return given if merged is metadata or not merged else read_metadata(merged)

@@ -15,7 +15,14 @@ from django.db.models.signals import post_init, post_save, pre_init, pre_save
 
 from statemachine_fields.db.dialect import RowWriter, dialect_for
 from statemachine_fields.db.effects import ANNOUNCE, ENTER
-from statemachine_fields.machine.listeners import has_receivers, is_heard, is_made_plainly, runs_user_code
+from statemachine_fields.machine.listeners import (
+    MOVED,
+    SAVED,
+    has_receivers,
+    is_heard,
+    is_made_plainly,
+    runs_user_code,
+)
 from statemachine_fields.machine.updates import auto_now_fields, is_left_to_django
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
@@ -114,22 +121,19 @@ def plan_for(
 ) -> Plan:
     """Return how such a move is written. What it depends on is its key."""
     audit: Any = bound.audit_model
-    kind = (
-        model,
-        connection.alias,
-        save,
-        compares,
+    is_plain = (
         model.save is models.Model.save,
         getattr(model.save_base, "__wrapped__", model.save_base) is models.Model.save_base,
         audit.__init__ is models.Model.__init__,
-        (pre_save.has_listeners(model), pre_save.has_listeners(audit)) if pre_save.receivers else None,
-        (post_save.has_listeners(model), post_save.has_listeners(audit)) if post_save.receivers else None,
-        pre_init.has_listeners(audit) if pre_init.receivers else False,
-        post_init.has_listeners(audit) if post_init.receivers else False,
-        pre_transition.has_listeners(bound.model) if pre_transition.receivers else False,
-        post_transition.has_listeners(bound.model) if post_transition.receivers else False,
-        transition_committed.has_listeners(bound.model) if transition_committed.receivers else False,
     )
+    heard: tuple[object, ...] = ()
+    if pre_save.receivers or post_save.receivers:
+        heard = tuple([signal.has_listeners(sender) for signal in SAVED for sender in (model, audit)])
+    if pre_init.receivers or post_init.receivers:
+        heard += ("init", *[signal.has_listeners(audit) for signal in (pre_init, post_init)])
+    if pre_transition.receivers or post_transition.receivers or transition_committed.receivers:
+        heard += ("transition", *[signal.has_listeners(bound.model) for signal in MOVED])
+    kind = (model, connection.alias, save, compares, is_plain, heard)
     found = bound.plans.get(kind)
     if found is None:
         if len(bound.plans) >= MOST_PLANS:

@@ -71,17 +71,17 @@ def transition(
     audit: Any = bound.audit_model
     made: StateTransition[M] = audit.__new__(audit)  # what __init__() would do, were it not asked so often
     its_state = ModelState()
-    vars(its_state).update(adding=False, db=using, fields_cache={"instance": instance})
-    vars(made).update(
-        _state=its_state,
-        id=record_id,
-        instance_id=key,
-        from_status=from_status,
-        to_status=to_status,
-        transitioned_at=moved[1],
-        metadata=loaded(facts),
-        sequence=moved[0],
-    )
+    its_state.__dict__ = {"adding": False, "db": using, "fields_cache": {"instance": instance}}
+    made.__dict__ = {
+        "_state": its_state,
+        "id": record_id,
+        "instance_id": key,
+        "from_status": from_status,
+        "to_status": to_status,
+        "transitioned_at": moved[1],
+        "metadata": loaded(facts),
+        "sequence": moved[0],
+    }
     return made
 
 
