@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,11 +11,13 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import statemachine_fields
 from statemachine_fields.drawing.diagram import draw
 from statemachine_fields.drawing.styles import RULES
-from statemachine_fields.drawing.svg import Marks, draw_svg, graph_css
+from statemachine_fields.drawing.svg import Marks, draw_svg
 from statemachine_fields.machine.graph import Transition, build_graph
 
+GRAPH_CSS = Path(statemachine_fields.__file__).parent / "static/statemachine_fields/graph.css"
 SVG = "{http://www.w3.org/2000/svg}"
 
 ORDER = build_graph(
@@ -101,12 +104,12 @@ def test_css_knows_each_class_and_no_other_page_is_touched():
     used = {name for found in re.findall(r'class="([^"]*)"', text) for name in found.split()}
 
     for name in used - {"smf-edge", "smf-edges", "smf-states", "smf-terminal"}:
-        assert f".{name} " in graph_css(), name
+        assert f".{name} " in GRAPH_CSS.read_text(), name
     assert all(line.startswith(".smf-graph") for line in RULES.splitlines())
 
 
 def test_css_for_pages_takes_the_colours_of_the_admin():
-    css = graph_css()
+    css = GRAPH_CSS.read_text()
 
     for name in ("--body-fg", "--body-bg", "--body-quiet-color", "--link-fg"):
         assert f"var({name}, #" in css

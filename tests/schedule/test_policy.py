@@ -19,7 +19,6 @@ from statemachine_fields.schedule.policy import (
     DURATIONS,
     FOR_HANDLERS,
     LONGEST_BACKOFF,
-    POLICY_OPTIONS,
     RETRY_AFTER,
     Policy,
     Schedule,
@@ -157,7 +156,10 @@ class TestState:
         assert not State("A").is_timed
         assert not State("A", external=True, queue="q", priority=5).is_timed
 
-    @pytest.mark.parametrize("option", sorted(set(POLICY_OPTIONS) - {"external", "queue", "priority", "timeout_to"}))
+    @pytest.mark.parametrize(
+        "option",
+        sorted({each.name for each in dataclasses.fields(Policy)} - {"external", "queue", "priority", "timeout_to"}),
+    )
     def test_with_policy_is_timed(self, option):
         value = "B" if option == "error_to" else 2
         extra = {"timeout_to": "B"} if option == "timeout_after" else {}

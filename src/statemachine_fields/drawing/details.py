@@ -31,16 +31,9 @@ def details_of(bound: Binding[Any]) -> Details:
     """Return what is declared of a machine besides its states and moves."""
     graph = bound.graph
     states = {state: said for state in graph.states if (said := tuple(_of_state(bound, state)))}
-    moves = {
-        (source, target): said
-        for source in graph.states
-        for target in graph.targets(source)
-        if (said := tuple(_of_move(bound, source, target)))
-    }
-    errors = frozenset((source, state.error_to) for source, state in graph.states.items() if state.error_to)
-    return Details(
-        states, moves, errors & {(source, target) for source in graph.states for target in graph.targets(source)}
-    )
+    declared = [(source, target) for source in graph.states for target in graph.targets(source)]
+    moves = {move: said for move in declared if (said := tuple(_of_move(bound, *move)))}
+    return Details(states, moves, frozenset(move for move in declared if graph.states[move[0]].error_to == move[1]))
 
 
 def _of_state(bound: Binding[Any], state: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
@@ -189,18 +189,10 @@ def _crossings_of(left: Node, right: Node) -> int:
 
 
 def _crossings(rows: list[list[Node]]) -> int:
-    return sum(_inversions(row) for row in rows[:-1])
-
-
-def _inversions(row: list[Node]) -> int:
     count = 0
-    passed: list[int] = []
-    for end in _ends(row):
-        count += len(passed) - bisect_right(passed, end)
-        insort(passed, end)
+    for row in rows[:-1]:
+        passed: list[int] = []
+        for end in (end for node in row for end in sorted(down.index for down in node.downs)):
+            count += len(passed) - bisect_right(passed, end)
+            insort(passed, end)
     return count
-
-
-def _ends(row: list[Node]) -> Iterator[int]:
-    for node in row:
-        yield from sorted(down.index for down in node.downs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -38,11 +37,12 @@ def place_across(layers: Layers) -> None:
             near, far = block_of[one], block_of[other]
             distance = max(near.right.get(far, 0), one.after + _room(one, other) + other.before)
             near.right[far] = far.left[near] = distance
-    for up, down in _segments(layers):
-        upper, lower = block_of[up], block_of[down]
-        if upper is not lower:
-            upper.pulls.append((lower, _weight(up, down, spine)))
-            lower.pulls.append((upper, _weight(up, down, spine)))
+    for up, upper in block_of.items():  # row by row
+        for down in up.downs:
+            lower, weight = block_of[down], _weight(up, down, spine)
+            if upper is not lower:
+                upper.pulls.append((lower, weight))
+                lower.pulls.append((upper, weight))
     _settle(list(dict.fromkeys(block_of.values())))
     for node, block in block_of.items():
         node.line = block.line
@@ -56,13 +56,6 @@ def _room(one: Node, other: Node) -> float:
         return BESIDE_A_LABEL
     lanes = one.is_lane + other.is_lane
     return (BETWEEN_BOXES, BESIDE_A_BOX, BETWEEN_LANES)[lanes]
-
-
-def _segments(layers: Layers) -> Iterator[tuple[Node, Node]]:
-    for row in layers.rows:
-        for up in row:
-            for down in up.downs:
-                yield up, down
 
 
 def _weight(up: Node, down: Node, spine: set[tuple[Node, Node]]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import TypeAlias
 
 Move: TypeAlias = tuple[str, str]
@@ -76,7 +77,7 @@ def ranks_of(states: Sequence[str], moves: Iterable[Move], first: str) -> dict[s
     moves = list(moves)
     targets = _targets(states, moves)
     sources = _targets(states, ((target, source) for source, target in moves))
-    order = _topological(states, targets, sources)
+    order = list(TopologicalSorter(sources).static_order())
     rank = dict.fromkeys(states, 0)
     for state in order:
         rank[state] = max((rank[source] + 1 for source in sources[state]), default=0)
@@ -108,16 +109,3 @@ def _targets(states: Iterable[str], moves: Iterable[Move]) -> dict[str, list[str
     for source, target in moves:
         targets[source].append(target)
     return targets
-
-
-def _topological(
-    states: Iterable[str], targets: Mapping[str, list[str]], sources: Mapping[str, list[str]]
-) -> list[str]:
-    missing = {state: len(sources[state]) for state in states}
-    order = [state for state, count in missing.items() if not count]
-    for state in order:
-        for target in targets[state]:
-            missing[target] -= 1
-            if not missing[target]:
-                order.append(target)
-    return order

@@ -1,21 +1,10 @@
-"""The look of drawn graphs, for a page of Django's admin and for a file of its own."""
+"""The look of drawn graphs in files of their own. On pages of the admin it is `graph.css`, which has the same rules."""
 
 from __future__ import annotations
 
 from statemachine_fields.drawing.tones import themed, tone_css
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-
-# On a page of the admin the colours are the page's, so that themes work; the second ones are for other pages.
-PAGE = f"""\
-.smf-graph {{
-  --smf-ink: var(--body-fg, #333);
-  --smf-canvas: var(--body-bg, #fff);
-  --smf-edge: var(--body-quiet-color, #666);
-  --smf-strong: var(--link-fg, #417893);
-  font-family: var(--font-family-primary, {FONT});
-}}
-"""
 
 #: Colours that are not of a state, in light and in dark.
 INK = {
@@ -58,18 +47,7 @@ RULES = """\
 """
 
 
-def graph_css() -> str:
-    """Return the CSS for graphs that are embedded in a page: that of their tones, and their own."""
-    return tone_css() + _inks("faint", standalone=False) + PAGE + RULES
-
-
 def standalone_css() -> str:
     """Return the CSS for a graph in a file of its own, which follows the browser's light or dark."""
-    font = f".smf-graph {{ font-family: {FONT}; }}\n"
-    return tone_css(standalone=True) + _inks(*INK, standalone=True) + font + RULES
-
-
-def _inks(*names: str, standalone: bool) -> str:
-    light = [f"--smf-{name}: {INK[name][0]};" for name in names]
-    dark = [f"--smf-{name}: {INK[name][1]};" for name in names]
-    return themed(light, dark, standalone=standalone)
+    light, dark = ([f"--smf-{name}: {both[place]};" for name, both in INK.items()] for place in (0, 1))
+    return tone_css() + themed(light, dark) + f".smf-graph {{ font-family: {FONT}; }}\n" + RULES

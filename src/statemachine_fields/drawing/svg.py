@@ -17,13 +17,11 @@ from statemachine_fields.drawing.layout import PAGE, Box, Layout, Size, arrange
 from statemachine_fields.drawing.ranks import Move
 from statemachine_fields.drawing.routes import Point, Route
 from statemachine_fields.drawing.shapes import arrow, line, number, quote, rectangle
-from statemachine_fields.drawing.styles import INK, graph_css, standalone_css
+from statemachine_fields.drawing.styles import INK, standalone_css
 from statemachine_fields.drawing.tones import LIGHT, tones_of
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.graph import StateGraph
-
-__all__ = ["Marks", "draw_svg", "graph_css"]
 
 NAME, NOTE, LABEL = 13, 12, 11  # sizes of text
 BOLD = 1.08
@@ -69,7 +67,7 @@ def draw_svg(
     """Return the graph as SVG, labels in the active language.
 
     :param title: the name of the drawing; written above it unless `embedded`.
-    :param embedded: give an element for a page that has the style of `graph_css()`, in the colours of Django's admin.
+    :param embedded: give an element for a page that has the style of `graph.css`, in the colours of Django's admin.
         Otherwise it is a file of its own, with its style inside.
     :param page: how wide the page is, in pixels: a graph that needs more from left to right runs from top to bottom.
 

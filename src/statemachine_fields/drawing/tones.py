@@ -76,39 +76,19 @@ def _hint(name: object, known: tuple[str, ...]) -> str:
     return f"There are: {', '.join(known)}." + (f" Did you mean {guess[0]!r}?" if guess else "")
 
 
-def tone_css(*, standalone: bool = False) -> str:
-    """Return the CSS of all tones: an element of class `smf-tone-blue` has `--smf-fill`, `--smf-text` and `--smf-line`.
-
-    The colours are variables too, such as `--smf-blue-fill`, for a page that wants others. Pages of Django's admin are
-    dark where they say so, each theme in its way, or else where the browser does; a file that stands alone asks the
-    browser only.
-    """
-    parts = [themed(_variables(LIGHT), _variables(DARK), standalone=standalone)]
+def tone_css() -> str:
+    """Return the CSS of all tones: an element of class `smf-tone-blue` has `--smf-fill`, `--smf-text` and `--smf-line`."""
+    parts = [themed(_variables(LIGHT), _variables(DARK))]
     for tone in TONES:
         names = " ".join(f"--smf-{part}: var(--smf-{tone}-{part});" for part in ("fill", "text", "line"))
         parts.append(f".smf-tone-{tone} {{ {names} }}\n")
     return "".join(parts)
 
 
-#: How the admin says that a page is light or dark whatever the browser wants: its own, Jazzmin's, and Unfold's way.
-SAYS_LIGHT = 'html[data-theme="light"],\nhtml[data-bs-theme="light"],\nhtml[x-bind="themeBindings"]'
-SAYS_DARK = 'html[data-theme="dark"],\nhtml[data-bs-theme="dark"],\nhtml[x-bind="themeBindings"].dark'
-
-
-def themed(light: list[str], dark: list[str], *, standalone: bool) -> str:
-    """Return the CSS that sets variables in light and in dark, in the way of Django's admin or of a file of its own."""
-    rules = [
-        _rule(":root" if standalone else f"{SAYS_LIGHT},\n:root", light),
-        "@media (prefers-color-scheme: dark) {\n" + _rule(":root", dark, indent="  ") + "}\n",
-    ]
-    if not standalone:
-        rules.append(_rule(SAYS_DARK, dark))
-    return "".join(rules)
-
-
-def _rule(selector: str, lines: list[str], indent: str = "") -> str:
-    body = "".join(f"{indent}  {line}\n" for line in lines)
-    return f"{indent}{selector} {{\n{body}{indent}}}\n"
+def themed(light: list[str], dark: list[str]) -> str:
+    """Return the CSS that sets variables in light and, where the browser wants that, in dark."""
+    in_light, in_dark = "\n  ".join(light), "\n    ".join(dark)
+    return f":root {{\n  {in_light}\n}}\n@media (prefers-color-scheme: dark) {{\n  :root {{\n    {in_dark}\n  }}\n}}\n"
 
 
 def _variables(colours: Mapping[str, Colours]) -> list[str]:

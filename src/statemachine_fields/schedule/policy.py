@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import enum
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Policy:
             raise ValueError(f"queue must be a name without spaces or '=', got {self.queue!r}.")
         if (self.timeout_after is None) != (self.timeout_to is None):
             raise ValueError("timeout_after and timeout_to go together: say how long, and where to then.")
-        if self.external and (wrong := [name for name in FOR_HANDLERS if getattr(self, name) is not None]):
+        if self.external and (wrong := self.for_handlers()):
             raise ValueError(
                 f"A state that is external has no handler, so {' and '.join(wrong)} would mean nothing. Remove one of them."
             )
@@ -96,9 +96,6 @@ class Policy:
     def for_handlers(self) -> list[str]:
         """Return the options given that only a handler heeds."""
         return [name for name in FOR_HANDLERS if getattr(self, name) is not None]
-
-
-POLICY_OPTIONS = tuple(option.name for option in fields(Policy))
 
 
 @dataclass(frozen=True, slots=True)
