@@ -139,7 +139,7 @@ class RenameState(Operation):
                     mark.set()
             renamer.run()
         if apps.is_installed(WORKER_APP):
-            from statemachine_fields.worker.renaming import rename_statistics
+            from statemachine_fields.worker.statistics import rename_statistics
 
             rename_statistics(f"{model._meta.label}.{self.machine}", old, new, using)
         mark.clear()
