@@ -14,7 +14,7 @@ from django.utils import translation
 from statemachine_fields.drawing.details import NO_DETAILS, details_of
 from statemachine_fields.drawing.diagram import FORMATS, draw
 from statemachine_fields.machine.binding import Binding
-from statemachine_fields.management.machines import find
+from statemachine_fields.management.arguments import add_labels, find
 
 EXAMPLES = """\
 examples:
@@ -37,12 +37,7 @@ class Command(BaseCommand):
         return super().create_parser(prog_name, subcommand, epilog=EXAMPLES, formatter_class=HelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "labels",
-            nargs="*",
-            metavar="LABEL",
-            help="What to draw: app, app.Model or app.Model.accessor. Every machine of the project if not given.",
-        )
+        add_labels(parser, "draw")
         parser.add_argument(
             "--format",
             choices=FORMATS,

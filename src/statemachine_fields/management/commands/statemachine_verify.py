@@ -10,8 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.machine.verify import ERROR, WARNING, Finding, Verifier
-from statemachine_fields.management.arguments import add_batches, add_database, add_labels, at_least
-from statemachine_fields.management.machines import find_in
+from statemachine_fields.management.arguments import add_batches, add_database, add_labels, at_least, find_in
 from statemachine_fields.management.progress import Progress, counted
 
 

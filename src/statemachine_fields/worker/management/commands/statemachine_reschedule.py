@@ -6,8 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from statemachine_fields.management.arguments import add_batches, add_database, add_labels
-from statemachine_fields.management.machines import find_in
+from statemachine_fields.management.arguments import add_batches, add_database, add_labels, find_in
 from statemachine_fields.management.progress import Progress, counted
 from statemachine_fields.schedule.reschedule import Rescheduler
 

@@ -15,14 +15,14 @@ from django.db import connections
 
 from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.machine.binding import Binding
-from statemachine_fields.management.arguments import add_labels, at_least
-from statemachine_fields.management.machines import find
+from statemachine_fields.management.arguments import add_labels, add_number, at_least, find
 from statemachine_fields.schedule.policy import is_queue_name
 from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.supervisor import Supervisor
 
 LOGGER = logging.getLogger("statemachine_fields")
+logger = logging.getLogger("statemachine_fields.worker")
 LEVELS = {0: logging.ERROR, 1: logging.INFO, 2: logging.INFO, 3: logging.DEBUG}
 
 
@@ -38,26 +38,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--exclude", action="append", default=[], metavar="LABEL", help="What not to serve. May be repeated."
         )
-        parser.add_argument(
-            "--processes", type=at_least(1), default=1, metavar="N", help="Worker processes to run. Default: 1."
-        )
-        parser.add_argument(
-            "--threads", type=at_least(1), default=4, metavar="N", help="Handlers at once in each. Default: 4."
-        )
-        parser.add_argument(
-            "--coroutines",
-            type=at_least(1),
-            default=100,
-            metavar="N",
-            help="Handlers at once in each process that are async. Default: 100.",
-        )
-        parser.add_argument(
-            "--coroutine-connections",
-            type=at_least(1),
-            default=8,
-            metavar="N",
-            help="Threads in each process, with a connection each, in which async handlers use the ORM. Default: 8.",
-        )
+        add_number(parser, "--processes", 1, "Worker processes to run.")
+        add_number(parser, "--threads", 4, "Handlers at once in each.")
+        add_number(parser, "--coroutines", 100, "Handlers at once in each process that are async.")
+        threads = "Threads in each process, with a connection each, in which async handlers use the ORM."
+        add_number(parser, "--coroutine-connections", 8, threads)
         parser.add_argument(
             "--queue",
             action="append",
@@ -93,10 +78,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, labels: list[str], exclude: list[str], **options: Any) -> None:
-        try:
-            machines = select_machines(labels, exclude)
-        except (LookupError, ValueError) as error:
-            raise CommandError(str(error)) from error
+        machines = select_machines(labels, exclude)
         queues: dict[str, int | None] = dict(options["queue"])
         lanes = lanes_of(machines, queues or None, options["database"])
         if unknown := set(queues) - {lane.queue for lane in lanes}:
@@ -110,22 +92,14 @@ class Command(BaseCommand):
         set_up_logging(options["log_format"], options["verbosity"])
         coroutine_connections = int(min(options["coroutine_connections"], room_in_pools(lanes, options["threads"])))
         self._warn_of_small_pools(lanes, options["threads"], coroutine_connections)
+        same = ("processes", "threads", "coroutines", "once", "run_for", "max_rows", "liveness_file", "database")
         worker = WorkerOptions(
-            machines=tuple(str(machine) for machine in machines),
-            processes=options["processes"],
-            threads=options["threads"],
-            coroutines=options["coroutines"],
+            machines=tuple(map(str, machines)),
             coroutine_connections=coroutine_connections,
             queues=queues,
-            once=options["once"],
-            run_for=options["run_for"],
-            max_rows=options["max_rows"],
-            liveness_file=options["liveness_file"],
-            database=options["database"],
+            **{name: options[name] for name in same},
         )
-        logging.getLogger("statemachine_fields.worker").info(
-            "Serving %s with %d × %d.", ", ".join(map(str, machines)), worker.processes, worker.threads
-        )
+        logger.info("Serving %s with %d × %d.", ", ".join(map(str, machines)), worker.processes, worker.threads)
         if code := Supervisor(worker).run():
             sys.exit(code)
 
@@ -138,7 +112,7 @@ class Command(BaseCommand):
             wanted += threads if any(not handler.is_async for handler in handlers) else 0
             size = pool_size(connections[using].settings_dict["OPTIONS"].get("pool"))
             if size is not None and size < wanted:
-                logging.getLogger("statemachine_fields.worker").warning(
+                logger.warning(
                     "The pool of database %r has %d connections, and the handlers of a process may want %d. Those that get "
                     "none within the pool's time-out fail. Set its max_size to %d, or use fewer --threads%s.",
                     using,
@@ -199,7 +173,6 @@ def pool_size(options: Any) -> int | None:
 
 def set_up_logging(format: str, verbosity: int) -> None:
     """Show what the worker says, unless the project's own LOGGING does, and in JSON if that is wanted."""
-    level = LEVELS.get(verbosity, logging.DEBUG)
     if format == "text" and LOGGER.hasHandlers():
         return
     handler = logging.StreamHandler()
@@ -207,7 +180,7 @@ def set_up_logging(format: str, verbosity: int) -> None:
     handler.setFormatter(JsonFormatter() if format == "json" else text)
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False
-    LOGGER.setLevel(level)
+    LOGGER.setLevel(LEVELS.get(verbosity, logging.DEBUG))
 
 
 #: What every record has. The rest is what the line is about.
