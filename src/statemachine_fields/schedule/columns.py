@@ -135,10 +135,9 @@ def nothing_is_due(instance: models.Model, status: str, remedy: str) -> StateMac
 def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Field[Any, Any]]:
     """Return the columns that make a machine timed. Each is nullable or has a default, so that adding them to a large
     table is quick."""
-    zero: dict[str, Any] = {"default": 0, "db_default": 0, "editable": False, "machine": machine}
-    empty: dict[str, Any] = {"default": "", "db_default": "", "editable": False, "machine": machine}
-    false: dict[str, Any] = {"default": False, "db_default": False, "editable": False, "machine": machine}
-    null: dict[str, Any] = {"null": True, "blank": True, "editable": False, "machine": machine}
+    ours: dict[str, Any] = {"editable": False, "machine": machine}
+    zero, empty, false = ({"default": value, "db_default": value, **ours} for value in (0, "", False))
+    null = {"null": True, "blank": True, **ours}
     return {
         names.next_at: NextAtField(**null),
         names.next_at_pinned: PinnedField(**false),

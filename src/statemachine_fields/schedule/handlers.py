@@ -92,18 +92,17 @@ def collect_handlers(
 ) -> dict[str, Handler]:
     """Return the handlers of one of a class's machines by state. A subclass overrides one by the method's name, like any method, or by
     declaring another for the same state; it drops one by setting the name to None."""
-    methods: dict[str, str] = {}
-    atomic: dict[str, bool] = {}
-    declared_by: dict[str, type] = {}
+    found: dict[str, tuple[type | None, str, bool]] = {}
     for cls, name, mark in _marks(model):
         for state in _states_of(mark, model, machines, accessor, name):
-            if declared_by.get(state) is cls and methods[state] != name:
+            declared_by, other, _atomic = found.get(state, (None, "", False))
+            if declared_by is cls and other != name:
                 raise ValueError(
-                    f"{model._meta.label}: {methods[state]}() and {name}() both handle {state!r}. A state has one "
+                    f"{model._meta.label}: {other}() and {name}() both handle {state!r}. A state has one "
                     "handler: remove one, or let one call the other."
                 )
-            methods[state], atomic[state], declared_by[state] = name, mark.atomic, cls
-    return {state: _described(model, name, atomic[state]) for state, name in methods.items()}
+            found[state] = cls, name, mark.atomic
+    return {state: _described(model, name, atomic) for state, (_cls, name, atomic) in found.items()}
 
 
 def unheard_handlers(model: type[models.Model], machines: Iterable[Binding[Any]]) -> dict[Binding[Any], list[str]]:

@@ -20,32 +20,29 @@ def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     """Check one machine, if it is timed, on the model that has its columns."""
     if not bound.is_timed:
         return
-    yield from handler_of_a_terminal_state(bound)
-    yield from handler_of_an_external_state(bound)
+    yield from handlers_that_could_do_nothing(bound)
     yield from states_that_nothing_moves(bound)
     yield from retry_after_not_given(bound)
     yield from options_without_a_handler(bound)
     yield from no_worker_for_the_database(bound)
 
 
-def handler_of_a_terminal_state(bound: Binding[Any]) -> Iterator[checks.Error]:
+def handlers_that_could_do_nothing(bound: Binding[Any]) -> Iterator[checks.Error]:
     for schedule in bound.schedules.values():
-        if schedule.handler is not None and bound.graph.is_terminal(schedule.state):
+        if (handler := schedule.handler) is None:
+            continue
+        if bound.graph.is_terminal(schedule.state):
             yield checks.Error(
-                f"{schedule.handler.name}() handles {schedule.state!r} of {bound.accessor!r}, which is terminal, so it could "
+                f"{handler.name}() handles {schedule.state!r} of {bound.accessor!r}, which is terminal, so it could "
                 "move its rows nowhere.",
                 hint="Remove the handler, or add the transition that it is there to make. To tidy up after a row is "
                 "done, use `delete_after`.",
                 obj=bound.model,
                 id="statemachine_fields.E101",
             )
-
-
-def handler_of_an_external_state(bound: Binding[Any]) -> Iterator[checks.Error]:
-    for schedule in bound.schedules.values():
-        if schedule.handler is not None and bound.graph.states[schedule.state].external:
+        if bound.graph.states[schedule.state].external:
             yield checks.Error(
-                f"{schedule.handler.name}() handles {schedule.state!r} of {bound.accessor!r}, which is external: someone else "
+                f"{handler.name}() handles {schedule.state!r} of {bound.accessor!r}, which is external: someone else "
                 "moves its rows.",
                 hint="Remove the handler, or `external=True`.",
                 obj=bound.model,
