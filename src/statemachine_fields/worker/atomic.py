@@ -20,15 +20,9 @@ from statemachine_fields.worker.writing import NotWritten, confirm, is_conflict,
 class RolledBack(Exception):
     """A transaction was undone by code that took part in it, and said nothing."""
 
-    def __str__(self) -> str:
-        return "Code that took part in the transaction marked it for rollback, so nothing was written."
-
 
 class LeftOpen(Exception):
     """A transaction was begun within another, and not ended."""
-
-    def __str__(self) -> str:
-        return "The handler began a transaction and did not end it, so nothing was written."
 
 
 class TrackedTransaction:
@@ -55,12 +49,12 @@ class TrackedTransaction:
         if connection.atomic_blocks[-1:] != [self._atomic]:  # Django would take the end of ours for the end of that
             discard(connection)
             if kind is None:
-                raise LeftOpen
+                raise LeftOpen("The handler began a transaction and did not end it, so nothing was written.")
             return
         if kind is None and connection.needs_rollback:  # Django would undo it in silence
-            rolled_back = RolledBack()
-            self._atomic.__exit__(RolledBack, rolled_back, None)
-            raise rolled_back
+            error = RolledBack("Code that took part in the transaction marked it for rollback, so nothing was written.")
+            self._atomic.__exit__(RolledBack, error, None)
+            raise error
         self._atomic.__exit__(kind, error, traceback)
 
     def _note(self) -> None:

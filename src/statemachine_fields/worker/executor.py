@@ -70,7 +70,7 @@ class HandlerExecutor:
         if lease.crashes >= self.max_crashes:
             reason = f"Given up: {lease.crashes} workers died while they ran this row, or vanished. {lease.error}"
             return self._give_up(lease, reason, None, lease.failures, {"crashes": lease.crashes})
-        if schedule.delete_after is not None and self._is_to_be_deleted(lease):
+        if schedule.delete_after is not None and (self.fires_deletions or schedule.is_to_be_deleted(lease.age)):
             return Deleted(lease)
         if schedule.handler is not None:
             return None
@@ -111,14 +111,10 @@ class HandlerExecutor:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and lease.is_stopped:
                 raise
-            return await self._ajudge(self.judge_error, lease, error)
-        return await self._ajudge(self.judged, lease, answer)
+            return await self.ajudge(self.judge_error, lease, error)
+        return await self.ajudge(self.judged, lease, answer)
 
-    async def ajudge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
-        """As `judge_error()`, on the event loop."""
-        return await self._ajudge(self.judge_error, lease, error)
-
-    async def _ajudge(self, judge: Callable[[Lease, Any], RowOutcome], lease: Lease, answer: Any) -> RowOutcome:
+    async def ajudge(self, judge: Callable[[Lease, Any], RowOutcome], lease: Lease, answer: Any) -> RowOutcome:
         """Judge on the loop, unless the database is asked: by guards, or whether it is there."""
         if lease.lane.bound.guards or (isinstance(answer, BaseException) and is_connection_error(answer)):
             return await sync_to_async(judge)(lease, answer)
@@ -239,10 +235,6 @@ class HandlerExecutor:
     def _is_timed_out(self, lease: Lease) -> bool:
         schedule = lease.schedule
         return schedule.is_timed_out(lease.age) or (self.fires_timeouts and schedule.timeout_to is not None)
-
-    def _is_to_be_deleted(self, lease: Lease) -> bool:
-        schedule = lease.schedule
-        return schedule.is_to_be_deleted(lease.age) or (self.fires_deletions and schedule.delete_after is not None)
 
     def _wait(self, lease: Lease, after: Any) -> RowOutcome:
         if self._is_timed_out(lease):

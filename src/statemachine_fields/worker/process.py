@@ -174,17 +174,14 @@ def _compare_schedules(runner: Runner) -> None:
                 needless, missing = mismatches(bound, using)
                 undeclared = bound.face.undeclared_states(using=using)
             except (DatabaseError, InterfaceError) as error:
-                logger.info(
-                    "Could not compare the clocks of %s with the policy in the code: %s", bound, str(error).strip()
-                )
+                text = "Could not compare the clocks of %s with the policy in the code: %s"
+                logger.info(text, bound, str(error).strip())
                 continue
-            if needless or missing:
-                what = " and ".join(
-                    [
-                        *(["rows are due in states where nothing is ever due"] if needless else []),
-                        *(["rows have no time in states where something is to be done"] if missing else []),
-                    ]
-                )
+            found = {
+                "rows are due in states where nothing is ever due": needless,
+                "rows have no time in states where something is to be done": missing,
+            }
+            if what := " and ".join(each for each, is_so in found.items() if is_so):
                 logger.warning("%s: %s. Run `manage.py statemachine_reschedule %s`.", bound, what, bound)
             if undeclared:
                 logger.warning(

@@ -56,7 +56,6 @@ class Child:
     heard_at: float
     report: ProcessReport | None = None
     is_replaced: bool = False
-    is_killed: bool = False
     orders: Orders = field(default_factory=Orders)
 
     @property

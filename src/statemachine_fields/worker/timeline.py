@@ -220,18 +220,16 @@ class Timeline:
 
     def _is_any_there(self, name: str, witnesses: dict[str, list[Any]]) -> bool:
         bound = find_machine(*name.rsplit(".", 1))
+        records: models.QuerySet[Any] = models.QuerySet(bound.transition_model, using=self.using)
         for key, sequence, changed_at in self._rows(bound).filter(pk__in=witnesses):
             then, left_at = witnesses[str(key)]
             if sequence == then and changed_at.isoformat() == left_at:
                 return True
-            if sequence > then and (not then or self._has_record(bound, key, then, left_at)):  # it has moved since
+            made_at = datetime.datetime.fromisoformat(left_at)
+            record = records.filter(instance_id=key, sequence=then, transitioned_at=made_at)
+            if sequence > then and (not then or record.exists()):  # it has moved since
                 return True
         return False
-
-    def _has_record(self, bound: Binding[Any], key: Any, sequence: int, at: str) -> bool:
-        records: models.QuerySet[Any] = models.QuerySet(bound.transition_model, using=self.using)
-        made_at = datetime.datetime.fromisoformat(at)
-        return records.filter(instance_id=key, sequence=sequence, transitioned_at=made_at).exists()
 
     def _rows(self, bound: Binding[Any]) -> models.QuerySet[Any, tuple[Any, int, datetime.datetime]]:
         names = bound.names
