@@ -68,7 +68,7 @@ def drain(
         at = read_instant(at, "at")
     elif at < datetime.timedelta(0):
         raise ValueError(f"at must not be negative, got {at!r}.")
-    return DrainUntil(lanes, executor, reraise, max_tries, at).run()
+    return DrainUntil(lanes, executor, collapse_time=False, reraise=reraise, max_tries=max_tries, at=at).run()
 
 
 def assert_state(instance: models.Model, state: str, machine: str = "states") -> None:

@@ -15,7 +15,7 @@ from django.db.models.base import ModelState
 from django.db.models.signals import post_init, pre_init
 from django.db.models.sql.query import Query
 
-from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.claims import Claimed, Left, Wanted
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.db.own import Limits
 from statemachine_fields.db.rows import all_rows
@@ -40,11 +40,7 @@ class Claimer:
     """Claims on behalf of one worker process."""
 
     def __init__(
-        self,
-        owner: str,
-        lease_seconds: float,
-        digest: Digest | None = None,
-        stopping: threading.Event | None = None,
+        self, owner: str, lease_seconds: float, digest: Digest | None = None, stopping: threading.Event | None = None
     ) -> None:
         self.owner = owner
         self.lease_seconds = lease_seconds
@@ -61,7 +57,7 @@ class Claimer:
         """
         if not suspects:
             return self.take(lane, self.wanted(lane, limit))
-        self.recover(lane, Left())
+        lane.recover(Left())
         return self.take(lane, self.wanted(lane, limit, crashes=1)) or self.take(lane, self.wanted(lane, 1, crashes=2))
 
     def wanted(self, lane: Lane, limit: int, *, crashes: int = 0, aside: Sequence[Any] = ()) -> Wanted:
@@ -97,10 +93,6 @@ class Claimer:
                 lease.sequence = begun[lease.key]
                 if lease.instance is not None:
                     vars(lease.instance)[lane.bound.names.sequence] = lease.sequence
-
-    def recover(self, lane: Lane, left: Left) -> Recovered:
-        """Take back rows that were left behind."""
-        return lane.recover(left)
 
     def take_around(self, lane: Lane, limit: int, *, crashes: int = 0) -> Iterator[list[Lease]]:
         """Lease rows, all at once if that is possible, and without those that cannot be claimed. Each part is to be handed on
@@ -144,19 +136,13 @@ class Claimer:
 
     def _set_aside(self, lane: Lane, key: Any, error: BaseException) -> None:
         aside = self.aside[lane]
-        backoff = aside.setdefault(key, Backoff(most=self.lease_seconds, first=1.0))
-        backoff.failed()
+        aside.setdefault(key, Backoff(most=self.lease_seconds, first=1.0)).failed()
         if len(aside) > MOST_ASIDE:
             del aside[next(iter(aside))]
-        self.digest.log(
-            ("aside", str(lane), cause_of(error)),
-            logging.WARNING,
-            "%s pk=%s cannot be claimed and is set aside, to be tried again later: %s",
-            lane.bound.model._meta.label,
-            shown(key),
-            described(error).strip(),
-            fields=row_fields(lane, key) | {"error": described(error)},
-        )
+        text = "%s pk=%s cannot be claimed and is set aside, to be tried again later: %s"
+        values = lane.bound.model._meta.label, shown(key), described(error).strip()
+        fields = row_fields(lane, key) | {"error": described(error)}
+        self.digest.log(("aside", str(lane), cause_of(error)), logging.WARNING, text, *values, fields=fields)
 
     def take_aside(self, lane: Lane) -> Iterator[list[Lease]]:
         """Try rows again that were set aside, each by itself."""
@@ -205,7 +191,6 @@ class Claimer:
                     instance=None if failed else instance,
                     load_error=instance if failed else None,
                     trusted_until=trusted_until,
-                    is_recovered=values[crashes] > 0,
                 )
             )
         return leases
@@ -267,26 +252,13 @@ class Claimer:
         for lease in leases:
             if not lease.is_recovered:
                 continue
-            self.digest.log(
-                ("recovered", str(lane), lease.status, lease.crashes),
-                logging.WARNING,
-                "%s in %r was held by a worker that said nothing of it, for the %s time in this state. %s",
-                lease.label,
-                lease.status,
-                _ordinal(lease.crashes),
-                lease.error,
-                fields=lease.log_fields | {"crashes": lease.crashes, "error": lease.error},
-            )
+            facts: dict[str, Any] = {"crashes": lease.crashes, "error": lease.error}
+            kind = ("recovered", str(lane), lease.status, lease.crashes)
+            text = "%s in %r was held by a worker that said nothing of it, for the %s time in this state. %s"
+            values = lease.label, lease.status, _ordinal(lease.crashes), lease.error
+            self.digest.log(kind, logging.WARNING, text, *values, fields=lease.log_fields | facts)
             if is_heard(lease_recovered, sender):
-                send(
-                    lease_recovered,
-                    sender,
-                    machine=machine,
-                    using=lane.using,
-                    instance=lease.instance,
-                    crashes=lease.crashes,
-                    error=lease.error,
-                )
+                send(lease_recovered, sender, machine=machine, using=lane.using, instance=lease.instance, **facts)
 
 
 def load_rows(lane: Lane, attnames: list[str], rows: list[Any]) -> list[Any]:

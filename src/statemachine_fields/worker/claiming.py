@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -116,28 +117,22 @@ class Prefetch:
         self.suspects_left = got > 0
 
 
+@dataclass(eq=False)
 class ClaimLoop:
     """Claims until it is told to stop, and leaves no claim behind whose answer it has not heard."""
 
-    def __init__(
-        self,
-        lanes: list[Lane],
-        options: WorkerOptions,
-        claimer: Claimer,
-        inflight: InFlight,
-        own: OwnConnections,
-        events: Events,
-        stopping: threading.Event,
-        predecessor: str | None = None,
-    ) -> None:
-        self.predecessor = predecessor
-        self.lanes = lanes
-        self.options = options
-        self.claimer = claimer
-        self.inflight = inflight
-        self.own = own
-        self.events = events
-        self.stopping = stopping
+    lanes: list[Lane]
+    options: WorkerOptions
+    claimer: Claimer
+    inflight: InFlight
+    own: OwnConnections
+    events: Events
+    stopping: threading.Event
+    #: The name of a process that died, which may hold rows.
+    predecessor: str | None = None
+
+    def __post_init__(self) -> None:
+        lanes, options, digest = self.lanes, self.options, self.events.digest
         self.prefetches = {lane: Prefetch(self._at_once(lane), options.batch_size) for lane in lanes}
         self.claimed_rows = 0
         #: Set when nothing is due and the worker is to stop then; and whether it could look everywhere.
@@ -148,12 +143,12 @@ class ClaimLoop:
         #: Called when the process has taken as many rows as it may, and with rows that came too late, as it stops.
         self.on_full: Callable[[], None] = lambda: None
         self.on_late: Callable[[list[Lease]], None] = lambda leases: None
-        self._reconnects = {lane.using: Reconnect("claimer", lane.using, events.digest) for lane in lanes}
+        self._reconnects = {lane.using: Reconnect("claimer", lane.using, digest) for lane in lanes}
         self._troubles = {lane: Backoff(most=options.lease_seconds, first=0.1) for lane in lanes}
         #: Lanes with a claim whose answer was lost, and until when the server may still be at it.
         self._unheard: dict[Lane, float] = {}
         #: Lanes in which a process that died may hold rows.
-        self._bereaved = set(lanes) if predecessor is not None else set()
+        self._bereaved = set(lanes) if self.predecessor is not None else set()
         self._looks = 0
         self._trouble_since: float | None = None
 
@@ -169,7 +164,8 @@ class ClaimLoop:
             self.inflight.wake.clear()
             turn += 1
             was_done = self.inflight.is_empty()  # before we look: what is written meanwhile may be due again
-            got = sum(self._claim_lane(lane) for lane in self._in_turn(turn))
+            start = turn % len(self.lanes)
+            got = sum(self._claim_lane(lane) for lane in (*self.lanes[start:], *self.lanes[:start]))
             if self.options.max_rows and self.claimed_rows >= self.options.max_rows:
                 self.on_full()
             elif not got and self.options.once and was_done and self._is_looked_through():
@@ -226,10 +222,6 @@ class ClaimLoop:
         if left <= prefetch.size // 2 and not prefetch.exhausted and not self.inflight.wake.is_set():
             self.inflight.wake.set()
 
-    def _in_turn(self, turn: int) -> Iterable[Lane]:
-        start = turn % len(self.lanes)
-        return (*self.lanes[start:], *self.lanes[:start])
-
     def _is_hungry(self, lane: Lane) -> bool:
         return self._is_open(lane) and not self.prefetches[lane].exhausted and self._room(lane) > 0
 
@@ -283,14 +275,9 @@ class ClaimLoop:
                     reconnect.lost(error)
                     return
             trouble.failed()
-            self.events.digest.log(
-                ("claim", str(lane), lane.queue, cause_of(error)),
-                logging.WARNING,
-                "Rows of %s in queue %r cannot be claimed now, which is tried again later: %s",
-                lane,
-                lane.queue,
-                described(error).strip(),
-            )
+            kind = ("claim", str(lane), lane.queue, cause_of(error))
+            text = "Rows of %s in queue %r cannot be claimed now, which is tried again later: %s"
+            self.events.digest.log(kind, logging.WARNING, text, lane, lane.queue, described(error).strip())
         else:
             if has_asked and (reconnect.failures or trouble.failures):
                 reconnect.found()
@@ -316,7 +303,7 @@ class ClaimLoop:
 
     def _take_suspects(self, lane: Lane, limit: int) -> int:
         """Take back what was left behind, and claim some of it, the rows that more than one worker died of one by one."""
-        recovered = self.claimer.recover(lane, Left())
+        recovered = lane.recover(Left())
         self._looks += 1
         if not recovered.seen and self._looks % ASK_ANYWAY:
             return 0
@@ -327,7 +314,7 @@ class ClaimLoop:
 
     def _take_back_from_the_dead(self, lane: Lane) -> bool:
         """Take back at once what a process held that our supervisor knows to be dead."""
-        rows = self.claimer.recover(lane, Left(owner=self.predecessor)).rows
+        rows = lane.recover(Left(owner=self.predecessor)).rows
         self._bereaved.discard(lane)
         if rows:
             logger.warning("Took back %d rows of %s from %s, which died.", rows, lane, self.predecessor)
@@ -336,7 +323,7 @@ class ClaimLoop:
     def _give_back_unheard(self, lane: Lane) -> bool:
         """Give back rows that are leased to us and that we do not know of: of a claim whose answer was lost."""
         held = [lease.key for lease in self.inflight.of_machine(lane)]
-        given = self.claimer.recover(lane, Left(owner=self.claimer.owner, held=held, is_crash=False)).rows
+        given = lane.recover(Left(owner=self.claimer.owner, held=held, is_crash=False)).rows
         if given:
             logger.info("Gave back %d rows of %s, claimed by a statement whose answer was lost.", given, lane)
         if time.monotonic() > self._unheard[lane]:
@@ -349,13 +336,11 @@ class ClaimLoop:
         for leases in parts:
             self.inflight.took(leases)
             self.claimed_rows += len(leases)
-            states: dict[str, int] = {}
             for lease in leases:
-                states[lease.status] = states.get(lease.status, 0) + 1
                 if lease.is_recovered:
                     self.inflight.suspects.add(lease)
                     self.events.count(str(lane), lease.status, "recovered")
-            for state, number in states.items():
+            for state, number in Counter(lease.status for lease in leases).items():
                 self.events.count(str(lane), state, "claimed", number)
             if leases:
                 self.on_late(self.inflight.buffer.put(lane, leases))

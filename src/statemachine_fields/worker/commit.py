@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from django.db import transaction
@@ -27,10 +28,10 @@ from statemachine_fields.worker.writing import (
     ROLES,
     NotWritten,
     Write,
-    held,
     is_in_the_way,
     is_lost_statement,
     lock,
+    pairs,
     row_of,
 )
 
@@ -165,7 +166,7 @@ class Committer:
         """Return what is to be tried again of rows that were not written, and report what became of the others."""
         again: list[RowOutcome] = []
         with self._resolving(lane, missing):
-            ours = held(lane, missing)
+            ours = lane.held(*pairs(missing))
             repeated = [each for each in missing if each.is_repeated and each.lease.key not in ours]
             found = write.find(lane, repeated) if repeated else set()
         for outcome in missing:
@@ -252,32 +253,28 @@ class Committer:
         return transaction.atomic(using=lane.using) if lane.connection.in_atomic_block else nullcontext()
 
 
+@dataclass(eq=False)
 class CommitLoop:
     """Writes what comes into its outbox, and tries again what could not be written."""
 
-    def __init__(
-        self,
-        role: str,
-        committer: Committer,
-        inflight: InFlight,
-        own: OwnConnections,
-        aliases: Iterable[str],
-        size: int,
-        longest_wait: float = LONGEST_WAIT,
-    ) -> None:
-        self.longest_wait = min(LONGEST_WAIT, longest_wait)
-        self.role = role
-        self.committer = committer
-        self.inflight = inflight
-        self.own = own
+    role: str
+    committer: Committer
+    inflight: InFlight
+    own: OwnConnections
+    aliases: InitVar[Iterable[str]]
+    size: InitVar[int]
+    longest_wait: float = LONGEST_WAIT
+
+    def __post_init__(self, aliases: Iterable[str], size: int) -> None:
+        self.longest_wait = min(LONGEST_WAIT, self.longest_wait)
         self.outbox = Outbox(size)
         self.is_ending = False
         #: Called with what was written, and again and again while there is nothing to write.
         self.on_written: Callable[[list[RowOutcome]], None] = lambda outcomes: None
         self.on_idle: Callable[[], None] = lambda: None
         self._later: list[RowOutcome] = []
-        digest = committer.events.digest
-        self._reconnects = {alias: Reconnect(role, alias, digest) for alias in aliases}
+        digest = self.committer.events.digest
+        self._reconnects = {alias: Reconnect(self.role, alias, digest) for alias in aliases}
 
     def __len__(self) -> int:
         return len(self.outbox) + len(self._later)

@@ -70,14 +70,8 @@ class Reconnect(Backoff):
         self.failed()
         with suppress(Exception):
             connections[self.alias].close()
-        self.digest.log(
-            ("away", self.role, self.alias),
-            logging.WARNING,
-            "The %s has no database and tries again (%s): %s",
-            self.role,
-            self.alias,
-            str(error).strip(),
-        )
+        kind, text = ("away", self.role, self.alias), "The %s has no database and tries again (%s): %s"
+        self.digest.log(kind, logging.WARNING, text, self.role, self.alias, str(error).strip())
 
     def found(self) -> None:
         """The database has answered."""

@@ -60,23 +60,23 @@ class DrainTally:
 COUNTED = ("moved", "waited", "failed", "parked", "deleted", "dropped")
 
 
+@dataclass(eq=False)
 class Drain:
     """One run over some lanes, in the calling thread."""
 
-    def __init__(
-        self, lanes: list[Lane], executor: HandlerExecutor, collapse_time: bool, reraise: bool, max_tries: int
-    ) -> None:
-        self.lanes = lanes
-        self.executor = executor
-        self.collapse_time = collapse_time
-        self.reraise = reraise
-        self.max_tries = max_tries
+    lanes: list[Lane]
+    executor: HandlerExecutor
+    collapse_time: bool
+    reraise: bool
+    max_tries: int
+
+    def __post_init__(self) -> None:
         self.events = Events()
         self.claimer = Claimer("drain()", LEASE_SECONDS)
-        self.committer = Committer(executor, self.events)
+        self.committer = Committer(self.executor, self.events)
         self.tally = DrainTally()
         #: Rows that had their turn in the state they are in, by machine: key and sequence.
-        self.asked: dict[Binding[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in lanes}
+        self.asked: dict[Binding[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in self.lanes}
         #: What is claimed, and not written yet.
         self.claimed: set[Lease] = set()
 
@@ -96,8 +96,7 @@ class Drain:
     def _give_back(self) -> None:
         """Give back what is claimed, so that the test can go on with it. What its handler has moved is nobody's any more."""
         for lease in self.claimed:
-            lane = lease.lane
-            if lane.held([lease.key], [lease.token]):
+            if lease.lane.held([lease.key], [lease.token]):
                 self.committer.commit([Released(lease)])
 
     def _pass(self, lane: Lane) -> bool:
@@ -198,21 +197,17 @@ class RememberedEvents(Events):
         super().committed(outcomes)
 
 
+@dataclass(eq=False)
 class DrainUntil(Drain):
     """A run until an instant: one row after the other, each as of when it is due."""
 
-    def __init__(
-        self,
-        lanes: list[Lane],
-        executor: HandlerExecutor,
-        reraise: bool,
-        max_tries: int,
-        at: datetime.timedelta | datetime.datetime,
-    ) -> None:
-        super().__init__(lanes, executor, collapse_time=False, reraise=reraise, max_tries=max_tries)
+    at: datetime.timedelta | datetime.datetime
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.events = self.remembered = RememberedEvents()
-        self.committer = Committer(executor, self.events)
-        self.timelines = {timeline: timeline.read(at) for timeline in timelines_of(lanes)}
+        self.committer = Committer(self.executor, self.events)
+        self.timelines = {timeline: timeline.read(self.at) for timeline in timelines_of(self.lanes)}
         #: How many tries were made before time passed the last time, and as of when.
         self.tries_before = 0
         self.as_of = min(timeline.now for timeline in self.timelines)
@@ -241,7 +236,7 @@ class DrainUntil(Drain):
         self._advance()
         lane, due = found.lane, found.due
         wanted = replace(self.claimer.wanted(lane, 1, crashes=min(due.crashes, 2)), keys=[due.key])
-        if due.is_held and self.claimer.recover(lane, Left()).rows:
+        if due.is_held and lane.recover(Left()).rows:
             return  # and found again
         if due.is_held or not (leases := self.claimer.take(lane, wanted)):
             raise StateMachineError(

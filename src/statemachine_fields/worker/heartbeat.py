@@ -87,15 +87,9 @@ class Heartbeat:
         except (DatabaseError, InterfaceError) as error:
             if is_connection_error(error) and not is_same(lane.connection, driver):
                 raise
-            self.digest.log(
-                ("beat", str(lane), cause_of(error)),
-                logging.WARNING,
-                "The leases of %d rows of %s cannot be extended now, %s among them: %s",
-                len(leases),
-                lane,
-                leases[0].label,
-                str(error).strip(),
-            )
+            text = "The leases of %d rows of %s cannot be extended now, %s among them: %s"
+            values = len(leases), lane, leases[0].label, str(error).strip()
+            self.digest.log(("beat", str(lane), cause_of(error)), logging.WARNING, text, *values)
             half = len(leases) // 2
             for part in (leases[:half], leases[half:]) if half else ():
                 if time.monotonic() < until:

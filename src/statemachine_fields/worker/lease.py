@@ -91,29 +91,27 @@ class Lane:
 
     def beat(self, keys: Sequence[Any], tokens: Sequence[int], seconds: float) -> set[Any]:
         """Extend leases."""
-        return self._write(BEAT, key=keys, was_lease_token=tokens, lease_expires_at=[seconds] * len(keys))
+        rows = {"key": keys, "was_lease_token": tokens, "lease_expires_at": [seconds] * len(keys)}
+        return self._write(BEAT, rows)
 
     def release(self, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
         """Give rows back as they were: due, and with no crash counted."""
-        return self._write(RELEASE, key=keys, was_lease_token=tokens)
+        return self._write(RELEASE, {"key": keys, "was_lease_token": tokens})
 
     def unclaim(self, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
         """Give rows back whose handlers have not begun: as if they had not been claimed."""
-        return self._write(UNCLAIM, key=keys, was_lease_token=tokens)
-
-    def _write(self, effect: Effect, **rows: Sequence[Any]) -> set[Any]:
-        return self.dialect.write_rows(self.connection, self.bound.table, effect, rows)
+        return self._write(UNCLAIM, {"key": keys, "was_lease_token": tokens})
 
     def stay(self, rows: Mapping[str, Sequence[Any]]) -> set[Any]:
         """Write what became of rows that stay in their state, and end their leases. For `rows` see `Dialect.write_rows()`."""
-        return self.dialect.write_rows(self.connection, self.bound.table, STAY, rows, compares=COMPARED)
+        return self._write(STAY, rows, compares=COMPARED)
 
     def enter(self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()) -> set[Any]:
         """Move rows, record each move, and end their leases."""
-        table, updated = self.bound.table, list(updates)
-        return self.dialect.write_rows(
-            self.connection, table, ENTER, rows, compares=COMPARED, records=True, updates=updated
-        )
+        return self._write(ENTER, rows, compares=COMPARED, records=True, updates=list(updates))
+
+    def _write(self, effect: Effect, rows: Mapping[str, Sequence[Any]], **how: Any) -> set[Any]:
+        return self.dialect.write_rows(self.connection, self.bound.table, effect, rows, **how)
 
     @cached_property
     def states(self) -> list[str]:
@@ -207,7 +205,6 @@ class Lease:
     load_error: Exception | None
     #: By `now()`: until when nobody else can have the row. Extended by heartbeats.
     trusted_until: float
-    is_recovered: bool = False
     is_lost: bool = False
     #: That its handler's time was up, or the process's: what it still says is not heard.
     is_stopped: bool = False
@@ -235,6 +232,10 @@ class Lease:
         """Whether its handler wants an event loop."""
         handler = self.schedule.handler
         return handler is not None and handler.is_async
+
+    @property
+    def is_recovered(self) -> bool:
+        return self.crashes > 0
 
     @property
     def is_trusted(self) -> bool:

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from django.db import router
@@ -168,9 +169,7 @@ class Runner:
 
     def left_behind(self) -> str:
         """Say which leases could not be given back; nothing if there are none."""
-        counts: dict[str, int] = {}
-        for lease in list(self.inflight.held):
-            counts[str(lease.lane)] = counts.get(str(lease.lane), 0) + 1
+        counts = Counter(str(lease.lane) for lease in list(self.inflight.held))
         parts = [f"{number} of {machine}" for machine, number in counts.items()]
         parts += [f"perhaps some of {lane}" for lane in self.claiming.unheard]
         if not parts and not self.claiming.ended.is_set():

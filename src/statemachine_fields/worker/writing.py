@@ -200,13 +200,7 @@ def write_now(outcome: RowOutcome) -> bool:
 
 def lock(lease: Lease) -> bool:
     """Lock a row until the transaction ends, if it is still ours and nobody else has it locked."""
-    lane = lease.lane
-    return lane.lock(lease.key, lease.token)
-
-
-def held(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
-    """Return the keys of rows that are still ours, locked or not."""
-    return lane.held(*pairs(outcomes))
+    return lease.lane.lock(lease.key, lease.token)
 
 
 def row_of(lease: Lease) -> models.QuerySet[Any]:
