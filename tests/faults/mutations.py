@@ -471,8 +471,8 @@ MUTATIONS = [
     Mutation(
         "a lane that fails is not contained",
         "worker/claiming.py",
-        "            has_asked = act()\n        except (DatabaseError, InterfaceError) as error:",
-        "            has_asked = act()\n        except InterfaceError as error:",
+        "            has_asked = act(lane)\n        except (DatabaseError, InterfaceError) as error:",
+        "            has_asked = act(lane)\n        except InterfaceError as error:",
         (f"{CLAIMING}::TestContainment",),
     ),
     Mutation(

@@ -135,9 +135,10 @@ class ClaimLoop:
         lanes, options, digest = self.lanes, self.options, self.events.digest
         self.prefetches = {lane: Prefetch(self._at_once(lane), options.batch_size) for lane in lanes}
         self.claimed_rows = 0
-        #: Set when nothing is due and the worker is to stop then; and whether it could look everywhere.
+        #: Set when nothing is due and the worker is to stop then.
         self.is_drained = threading.Event()
-        self.has_seen_all = True
+        #: Since when it cannot look everywhere, if it cannot.
+        self.trouble_since: float | None = None
         #: Set when no claim is under way, nor will be.
         self.ended = threading.Event()
         #: Called when the process has taken as many rows as it may, and with rows that came too late, as it stops.
@@ -150,7 +151,6 @@ class ClaimLoop:
         #: Lanes in which a process that died may hold rows.
         self._bereaved = set(lanes) if self.predecessor is not None else set()
         self._looks = 0
-        self._trouble_since: float | None = None
 
     def _at_once(self, lane: Lane) -> int:
         """Return how many rows of a lane can run at the same time."""
@@ -180,7 +180,7 @@ class ClaimLoop:
         """Give back what was leased by claims whose answer was lost, for as long as the server may still be at one."""
         while self._unheard:
             for lane in [lane for lane in self._unheard if self._is_open(lane)]:
-                self._contained(lane, lambda lane=lane: self._give_back_unheard(lane))  # type: ignore[misc]
+                self._contained(lane, self._give_back_unheard)
             time.sleep(0.05)
         self.ended.set()
 
@@ -238,12 +238,11 @@ class ClaimLoop:
     def _is_looked_through(self) -> bool:
         """Say whether a look that found nothing was a look at everything, or has been tried for long enough."""
         if all(trouble.failures == 0 for trouble in (*self._troubles.values(), *self._reconnects.values())):
-            self._trouble_since, self.has_seen_all = None, True
+            self.trouble_since = None
             return True
         now = time.monotonic()
-        self._trouble_since = self._trouble_since or now
-        self.has_seen_all = False
-        return now - self._trouble_since > ONCE_SECONDS
+        self.trouble_since = self.trouble_since or now
+        return now - self.trouble_since > ONCE_SECONDS
 
     # One lane.
 
@@ -251,10 +250,10 @@ class ClaimLoop:
         if self.stopping.is_set() or not self._is_open(lane):
             return 0
         before = self.claimed_rows
-        self._contained(lane, lambda: self._claim_all(lane))
+        self._contained(lane, self._claim_all)
         return self.claimed_rows - before
 
-    def _contained(self, lane: Lane, act: Callable[[], bool]) -> None:
+    def _contained(self, lane: Lane, act: Callable[[Lane], bool]) -> None:
         """Do something with a lane whose failure must not keep the others from their turn.
 
         :param act: says whether it has asked the database.
@@ -267,7 +266,7 @@ class ClaimLoop:
             reconnect.lost(error)
             return
         try:
-            has_asked = act()
+            has_asked = act(lane)
         except (DatabaseError, InterfaceError) as error:
             if is_connection_error(error):  # it may have been run, or its rows not have been loaded
                 self._unheard[lane] = time.monotonic() + 2 * self.own.limits.statement

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError
 
@@ -26,20 +27,20 @@ TICK = 0.1
 BEATS_PER_LEASE = 3
 
 
+@dataclass(eq=False)
 class Heartbeat:
     """Extends the leases of one database, until its process has stopped."""
 
-    def __init__(
-        self, alias: str, inflight: InFlight, own: OwnConnections, lease_seconds: float, digest: Digest
-    ) -> None:
-        self.alias = alias
-        self.inflight = inflight
-        self.own = own
-        self.lease_seconds = lease_seconds
+    alias: str
+    inflight: InFlight
+    own: OwnConnections
+    lease_seconds: float
+    digest: Digest
+
+    def __post_init__(self) -> None:
         self.ended = threading.Event()
-        self._beat_at = time.monotonic() + lease_seconds / BEATS_PER_LEASE
-        self.digest = digest
-        self._reconnect = Reconnect("heartbeat", alias, digest)
+        self._beat_at = time.monotonic() + self.lease_seconds / BEATS_PER_LEASE
+        self._reconnect = Reconnect("heartbeat", self.alias, self.digest)
         self._failing: set[Lane] = set()
 
     def run(self) -> None:

@@ -94,7 +94,7 @@ def run_process(
     if left:
         text = "Worker process %d ends, and leases could not be given back: %s. They will run out."
         logger.error(text, os.getpid(), left)
-    elif options.once and not runner.claiming.has_seen_all:
+    elif options.once and runner.claiming.trouble_since is not None:
         left = "machines that could not be looked at"
         logger.error("Worker process %d ends, though it could not look for due rows everywhere.", os.getpid())
     _write_last_statistics(runner)
