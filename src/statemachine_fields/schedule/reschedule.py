@@ -106,10 +106,7 @@ class Rescheduler:
     def _count(self, wrong: models.QuerySet[Any]) -> list[Any]:
         """Count the rows whose time is wrong by what is wrong with it, and return their keys."""
         keys = []
-        gains, loses = (
-            _whether(Q(**{f"{self.names.next_at}__isnull": True})),
-            _whether(Q(**{f"{TARGET}__isnull": True})),
-        )
+        gains, loses = (_is_null(name) for name in (self.names.next_at, TARGET))
         for key, status, is_gain, is_loss in wrong.values_list("pk", self.names.status, gains, loses):
             changes = self.changes[status]
             if is_gain:
@@ -156,7 +153,7 @@ class Rescheduler:
         """
         names = self.names
         entered: Any = F(names.changed_at)
-        entry = datetime.timedelta(seconds=schedule.entry_delay() or 0)
+        entry = _seconds(schedule.entry_delay() or 0)
         limits: list[Any] = [Coalesce(F(names.next_at), _time(now))]
         if schedule.handler is not None:
             retry, longest = (_time(now + _seconds(each)) for each in (schedule.retry_after, schedule.longest_delay))
@@ -187,8 +184,8 @@ def mismatches(bound: Binding[Any], using: str) -> tuple[bool, bool]:
     return needless, missing
 
 
-def _whether(condition: Q) -> models.Expression:
-    return models.ExpressionWrapper(condition, output_field=models.BooleanField())
+def _is_null(name: str) -> models.Expression:
+    return models.ExpressionWrapper(Q(**{f"{name}__isnull": True}), output_field=models.BooleanField())
 
 
 def _seconds(seconds: float) -> datetime.timedelta:
