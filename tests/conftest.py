@@ -1,8 +1,16 @@
 """Fixtures for the whole suite. The database is chosen in settings.py."""
 
 import pytest
+from django.test.utils import isolate_apps
 
 pytest_plugins = ["statemachine_fields.pytest_plugin"]
+
+
+@pytest.fixture
+def isolated():
+    """A registry of the test's own for models that it declares."""
+    with isolate_apps("lab"):
+        yield
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import pytest
 from django import forms
 from django.core import checks
 from django.db import models
-from django.test.utils import isolate_apps, override_settings
+from django.test.utils import override_settings
 
-from statemachine_fields import StateMachine, Transition
+from statemachine_fields import StateMachine, Transition, handler
 from statemachine_fields import checks as our_checks
 from statemachine_fields.machine.registry import attributes_of
+from tests.declared import lab_model
 
 
 def machine(edges: dict[str, list[Any]] | None = None, **options) -> StateMachine:
@@ -93,20 +94,15 @@ def test_wrong_settings_are_told_before_the_first_move():
         ("lab.forms.SealForm", "SealForm is a form of lab.Dossier, not of lab.Order."),
     ],
 )
-@isolate_apps("lab")
+@pytest.mark.usefixtures("isolated")
 def test_forms_that_cannot_be_used(form, said):
-    class Order(models.Model):
-        states = machine({"A": [Transition("B", form=form)]})
-
-        class Meta:
-            app_label = "lab"
-
-    (error,) = problems(Order)
+    (error,) = problems(lab_model(states=machine({"A": [Transition("B", form=form)]})))
     assert error.id == "statemachine_fields.E005"
     assert error.msg.startswith("The form of the transition from 'A' to 'B' in 'states' cannot be used: ")
     assert said in error.msg
 
 
+@pytest.mark.usefixtures("isolated")
 class TestColumnTaken:
     def expected(self, model: type[models.Model], column: str) -> checks.Error:
         return checks.Error(
@@ -116,121 +112,49 @@ class TestColumnTaken:
             id="statemachine_fields.E002",
         )
 
-    @isolate_apps("lab")
     def test_by_a_field_declared_before(self):
-        class Order(models.Model):
-            status = models.CharField(max_length=10)
-            states = machine()
-
-            class Meta:
-                app_label = "lab"
-
-        assert problems(Order) == [self.expected(Order, "status")]
+        order = lab_model(status=models.CharField(max_length=10), states=machine())
+        assert problems(order) == [self.expected(order, "status")]
         with pytest.raises(AttributeError, match="run `manage.py check`"):
-            Order().states  # noqa: B018
+            order().states  # noqa: B018
 
-    @isolate_apps("lab")
     def test_by_a_field_declared_after(self):
-        class Order(models.Model):
-            states = machine()
-            status_sequence = models.IntegerField()
+        order = lab_model(states=machine(), status_sequence=models.IntegerField())
+        assert problems(order) == [self.expected(order, "status_sequence")]
 
-            class Meta:
-                app_label = "lab"
-
-        assert problems(Order) == [self.expected(Order, "status_sequence")]
-
-    @isolate_apps("lab")
     def test_by_a_property(self):
-        class Order(models.Model):
-            states = machine()
+        order = lab_model(states=machine(), status=property(lambda self: "mine"))
+        assert self.expected(order, "status") in problems(order)
+        assert order().status == "mine"
 
-            @property
-            def status(self) -> str:
-                return "mine"
+    @pytest.mark.parametrize("status", [models.CharField(max_length=10), None], ids=["replaced", "dropped"])
+    def test_by_what_stands_in_for_an_inherited_field(self, status):
+        base = lab_model(name="Base", meta={"abstract": True}, states=machine())
+        order = lab_model(base, status=status)
+        assert problems(order) == [self.expected(order, "status")]
 
-            class Meta:
-                app_label = "lab"
-
-        assert self.expected(Order, "status") in problems(Order)
-        assert Order().status == "mine"
-
-    @isolate_apps("lab")
-    def test_by_a_field_that_replaces_an_inherited_one(self):
-        class Base(models.Model):
-            states = machine()
-
-            class Meta:
-                abstract = True
-                app_label = "lab"
-
-        class Order(Base):
-            status = models.CharField(max_length=10)
-
-            class Meta:
-                app_label = "lab"
-
-        class Dropped(Base):
-            status = None
-
-            class Meta:
-                app_label = "lab"
-
-        assert problems(Order) == [self.expected(Order, "status")]
-        assert problems(Dropped) == [self.expected(Dropped, "status")]
-
-    @isolate_apps("lab")
     def test_by_a_field_with_the_name_of_a_column_of_the_clock(self):
-        class Order(models.Model):
-            status_error = models.TextField()
-            states = machine()
+        plain = lab_model(status_error=models.TextField(), states=machine())
+        handled = {"go_on": handler("A")(lambda self: "B")}
+        timed = lab_model(name="Timed", status_error=models.TextField(), states=machine(), **handled)
+        assert problems(plain) == []
+        assert problems(timed) == [self.expected(timed, "status_error")]
 
-            class Meta:
-                app_label = "lab"
-
-        class Timed(models.Model):
-            status_error = models.TextField()
-            states = machine()
-
-            class Meta:
-                app_label = "lab"
-
-            @states.handler("A")
-            def go_on(self):
-                return "B"
-
-        assert problems(Order) == []
-        assert problems(Timed) == [self.expected(Timed, "status_error")]
-
-    @isolate_apps("lab")
     def test_by_another_machine(self):
-        class Order(models.Model):
-            states = machine()
-            flow = machine()
-
-            class Meta:
-                app_label = "lab"
-
-        assert [problem.msg for problem in problems(Order)] == [
+        order = lab_model(states=machine(), flow=machine())
+        assert [problem.msg for problem in problems(order)] == [
             f"The machine 'flow' needs the column {column!r}, which the model or another machine declares."
             for column in ("status", "status_sequence", "status_changed_at")
         ]
-        assert Order().states.current == "A"
+        assert order().states.current == "A"
 
-    @isolate_apps("lab")
     def test_by_the_same_machine_under_another_name(self):
         shared = machine()
-
-        class Order(models.Model):
-            states = shared
-            flow = shared
-
-            class Meta:
-                app_label = "lab"
-
-        assert [problem.id for problem in problems(Order)] == ["statemachine_fields.E002"]
+        order = lab_model(states=shared, flow=shared)
+        assert [problem.id for problem in problems(order)] == ["statemachine_fields.E002"]
 
 
+@pytest.mark.usefixtures("isolated")
 class TestAuditNameTaken:
     def expected(self, model: type[models.Model]) -> checks.Error:
         return checks.Error(
@@ -240,119 +164,74 @@ class TestAuditNameTaken:
             id="statemachine_fields.E003",
         )
 
-    @isolate_apps("lab")
     def test_by_a_model_declared_before(self):
-        class OrderStateTransition(models.Model):
-            class Meta:
-                app_label = "lab"
-
-        class Order(models.Model):
-            states = machine()
-
-            class Meta:
-                app_label = "lab"
-
-        assert problems(Order) == [self.expected(Order)]
+        lab_model(name="OrderStateTransition")
+        order = lab_model(states=machine())
+        assert problems(order) == [self.expected(order)]
         with pytest.raises(AttributeError, match="the name 'OrderStateTransition' is taken by another model"):
-            Order.states.transition_model  # noqa: B018
+            order.states.transition_model  # noqa: B018
 
-    @isolate_apps("lab")
     def test_by_a_model_declared_after(self):
-        class Order(models.Model):
-            states = machine()
-
-            class Meta:
-                app_label = "lab"
-
+        order = lab_model(states=machine())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # Django's own, about the same
+            lab_model(name="OrderStateTransition")
+        assert problems(order) == [self.expected(order)]
 
-            class OrderStateTransition(models.Model):
-                class Meta:
-                    app_label = "lab"
-
-        assert problems(Order) == [self.expected(Order)]
-
-    @isolate_apps("lab")
     def test_by_another_machine_of_the_model(self):
-        class Order(models.Model):
-            states = machine()
-            other = machine(field="state")
-
-            class Meta:
-                app_label = "lab"
-
-        assert [problem.id for problem in problems(Order)] == ["statemachine_fields.E003"]
+        order = lab_model(states=machine(), other=machine(field="state"))
+        assert [problem.id for problem in problems(order)] == ["statemachine_fields.E003"]
 
 
+@pytest.mark.usefixtures("isolated")
 class TestSmells:
-    def messages(self, **edges: list[str]) -> list[str]:
-        with isolate_apps("lab"):
-
-            class Order(models.Model):
-                states = machine(edges)
-
-                class Meta:
-                    app_label = "lab"
-
-            return [f"{problem.id} {problem.msg}" for problem in problems(Order)]
-
-    def test_an_unreachable_state(self):
-        assert self.messages(A=["B"], C=["B"]) == [
-            "statemachine_fields.W001 No moves lead from 'A' to 'C' in 'states'."
+    @pytest.mark.parametrize(
+        ("edges", "expected"),
+        [
+            pytest.param(
+                {"A": ["B"], "C": ["B"]},
+                ["W001 No moves lead from 'A' to 'C' in 'states'."],
+                id="an unreachable state",
+            ),
+            pytest.param(
+                {"A": ["B", "END"], "B": ["C"], "C": ["B"]},
+                ["W002 Rows never get out of 'B', 'C' in 'states', which have moves."],
+                id="a trap state",
+            ),
+            pytest.param(
+                {"A": ["paid", "PAID"]},
+                [
+                    "W003 The states 'paid', 'PAID' of 'states' differ only in case.",
+                    "W004 The states 'paid', 'PAID' of 'states' have the same label.",
+                ],
+                id="states that differ only in case and have the same label",
+            ),
+        ],
+    )
+    def test_each(self, edges, expected):
+        found = problems(lab_model(states=machine(edges)))
+        assert [f"{problem.id} {problem.msg}" for problem in found] == [
+            f"statemachine_fields.{each}" for each in expected
         ]
-
-    def test_a_trap_state(self):
-        assert self.messages(A=["B", "END"], B=["C"], C=["B"]) == [
-            "statemachine_fields.W002 Rows never get out of 'B', 'C' in 'states', which have moves."
-        ]
-
-    def test_states_that_differ_only_in_case(self):
-        assert self.messages(A=["paid", "PAID"])[0] == (
-            "statemachine_fields.W003 The states 'paid', 'PAID' of 'states' differ only in case."
-        )
-
-    def test_states_with_the_same_label(self):
-        assert self.messages(A=["paid", "PAID"])[1] == (
-            "statemachine_fields.W004 The states 'paid', 'PAID' of 'states' have the same label."
-        )
 
     def test_each_has_a_hint(self):
-        with isolate_apps("lab"):
-
-            class Order(models.Model):
-                states = machine({"A": ["A"], "c": ["C"]})
-
-                class Meta:
-                    app_label = "lab"
-
-            found = problems(Order)
+        order = lab_model(states=machine({"A": ["A"], "c": ["C"]}))
+        found = problems(order)
         assert len(found) == 4
-        assert all(problem.hint and problem.obj is Order for problem in found)
+        assert all(problem.hint and problem.obj is order for problem in found)
 
 
+@pytest.mark.usefixtures("isolated")
 class TestVanishedMachines:
     """Two bases that give their machines the same name: the model can have one of them only."""
 
-    def bases(self) -> tuple[type[models.Model], type[models.Model]]:
-        class Paid(models.Model):
-            states = machine()
+    def bases(self) -> tuple[Any, Any]:
+        paid = lab_model(name="Paid", meta={"abstract": True}, states=machine())
+        return paid, lab_model(name="Sent", meta={"abstract": True}, states=machine(field="phase"))
 
-            class Meta:
-                abstract = True
-
-        class Sent(models.Model):
-            states = machine(field="phase")
-
-            class Meta:
-                abstract = True
-
-        return Paid, Sent
-
-    @isolate_apps("lab")
     def test_is_told_with_the_ways_out(self):
         paid, sent = self.bases()
-        order: Any = type("Order", (paid, sent), {"__module__": "lab.models"})
+        order = lab_model(paid, sent)
         assert list(our_checks.vanished_machines(order)) == [
             checks.Error(
                 f"The machine 'states' of {sent.__qualname__} is lost: another base, or the model, has 'states' too. Its columns "
@@ -366,43 +245,26 @@ class TestVanishedMachines:
         config: Any = SimpleNamespace(get_models=lambda **options: [order])
         assert [problem.id for problem in our_checks.check_machines([config])] == ["statemachine_fields.E006"]
 
-    @isolate_apps("lab")
     def test_both_under_names_of_their_own_are_in_order(self):
         paid, _sent = self.bases()
-
-        class Shipped(models.Model):
-            flow = machine(field="phase")
-
-            class Meta:
-                abstract = True
-
-        order: Any = type("Order", (paid, Shipped), {"__module__": "lab.models"})
+        order = lab_model(paid, lab_model(name="Shipped", meta={"abstract": True}, flow=machine(field="phase")))
         assert not list(our_checks.vanished_machines(order))
         assert {order.states._meta.field.name, order.flow._meta.field.name} == {"status", "phase"}
 
-    @isolate_apps("lab")
     def test_one_that_is_left_out_on_purpose_is_in_order(self):
         paid, sent = self.bases()
-        without = dict.fromkeys(("phase", "phase_sequence", "phase_changed_at"))
-        order = type("Order", (paid, sent), {"__module__": "lab.models", **without})
+        order = lab_model(paid, sent, **dict.fromkeys(("phase", "phase_sequence", "phase_changed_at")))
         assert not list(our_checks.vanished_machines(order))
 
-    @isolate_apps("lab")
     def test_a_copy_of_the_columns_in_a_history_table_is_in_order(self):
-        class Order(models.Model):
-            states = machine()
-
-            class Meta:
-                app_label = "lab"
-
-        copied = {field.name: copy.copy(field) for field in Order._meta.local_fields if field.name != "id"}
-        history: Any = type("HistoricalOrder", (models.Model,), {"__module__": "lab.models", **copied})
+        fields = lab_model(states=machine())._meta.local_fields
+        history = lab_model(
+            name="HistoricalOrder", **{each.name: copy.copy(each) for each in fields if each.name != "id"}
+        )
         assert history._meta.get_field("status").bound is None
         assert not list(our_checks.vanished_machines(history))
 
-    @isolate_apps("lab")
     def test_one_that_the_model_hides(self):
         paid, _sent = self.bases()
-        order = type("Order", (paid,), {"__module__": "lab.models", "states": None})
-        (error,) = our_checks.vanished_machines(order)
+        (error,) = our_checks.vanished_machines(lab_model(paid, states=None))
         assert error.id == "statemachine_fields.E006"

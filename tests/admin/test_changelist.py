@@ -8,7 +8,7 @@ import re
 import pytest
 from django.contrib import admin
 from django.contrib.admin.utils import label_for_field
-from django.db import connection, models
+from django.db import connection
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from lab.admin import DossierAdmin
@@ -18,6 +18,7 @@ from statemachine_fields import State, StateMachine
 from statemachine_fields.admin import StateMachineAdminMixin
 from statemachine_fields.db.counting import count_each
 from tests.admin.browsing import MOVER, choices, dossiers, page, staff
+from tests.declared import lab_model
 
 pytestmark = pytest.mark.django_db
 
@@ -77,17 +78,10 @@ def test_the_clocks_of_two_machines_are_told_apart():
     timed = {"states": [State("NEW", timeout_after=60, timeout_to="OLD"), ("OLD", "Old")], "initial": "NEW"}
 
     with isolate_apps("lab", "statemachine_fields"):
-
-        class Parcel(models.Model):
-            states = StateMachine(**timed, transitions={"NEW": ["OLD"]})
-            billing = StateMachine(**timed, transitions={"NEW": ["OLD"]}, field="billing_status")
-
-            class Meta:
-                app_label = "lab"
-
-    own = type("Own", (StateMachineAdminMixin, admin.ModelAdmin), {})(Parcel, admin.AdminSite())
-
-    assert names_of_columns(own, Parcel.states._meta.names.next_at, Parcel.billing._meta.names.next_at) == [
+        billing = StateMachine(**timed, transitions={"NEW": ["OLD"]}, field="billing_status")
+        parcel = lab_model(name="Parcel", states=StateMachine(**timed, transitions={"NEW": ["OLD"]}), billing=billing)
+    own = type("Own", (StateMachineAdminMixin, admin.ModelAdmin), {})(parcel, admin.AdminSite())
+    assert names_of_columns(own, parcel.states._meta.names.next_at, parcel.billing._meta.names.next_at) == [
         "status: what is next",
         "billing status: what is next",
     ]

@@ -18,6 +18,7 @@ from django.utils import timezone
 from lab.models import Audited, Defaulting, Document, Invoice, Kept, Logged, Stamped, Stamping
 from statemachine_fields import StateMachine, TransitionBlocked
 from statemachine_fields.signals import post_transition, transition_committed
+from tests.declared import lab_model
 
 pytestmark = pytest.mark.django_db
 
@@ -269,14 +270,9 @@ class TestSmallThings:
 
     @isolate_apps("lab")
     def test_an_index_that_the_model_declares_itself_is_enough(self):
-        class Order(models.Model):
-            states = StateMachine([("A", "A")], "A", {})
-
-            class Meta:
-                app_label = "lab"
-                indexes = [models.Index(fields=["status"])]
-
-        assert [index.fields for index in Order._meta.indexes] == [["status"]]
+        indexes = [models.Index(fields=["status"])]
+        order = lab_model(states=StateMachine([("A", "A")], "A", {}), meta={"indexes": indexes})
+        assert [index.fields for index in order._meta.indexes] == [["status"]]
 
     def test_an_expression_in_update_is_read_back(self):
         row = Stamped.objects.create(name="a")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from statemachine_fields import State, StateMachine, Transition
 from statemachine_fields.machine.graph import StateGraph, build_graph
+from tests.declared import lab_model
 
 PAIRS = [("A", "Aa"), ("B", "Bb")]
 
@@ -116,25 +117,14 @@ def test_a_wrong_option_is_refused_where_it_is_written(message, options):
 
 
 def test_a_transition_base_that_declares_what_every_record_has():
-    class Base(models.Model):
-        sequence = models.CharField(max_length=5)
-
-        class Meta:
-            abstract = True
-            app_label = "lab"
-
+    base = lab_model(name="Base", meta={"abstract": True}, sequence=models.CharField(max_length=5))
     with pytest.raises(ValueError, match="transition_base must not declare sequence: each record has it already."):
-        StateMachine(PAIRS, "A", {}, transition_base=Base)
+        StateMachine(PAIRS, "A", {}, transition_base=base)
 
 
 def test_a_machine_called_like_its_column():
     with pytest.raises(ValueError, match="the machine and a column of it would have the same name. Call the machine"):
-
-        class Order(models.Model):
-            status = StateMachine(PAIRS, "A", {})
-
-            class Meta:
-                app_label = "lab"
+        lab_model(status=StateMachine(PAIRS, "A", {}))
 
 
 def test_a_label_of_none_is_made_from_the_value():

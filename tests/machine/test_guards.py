@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Permission
-from django.db import models, transaction
-from django.test.utils import isolate_apps
+from django.db import transaction
 from django.utils import translation
 from django.utils.functional import SimpleLazyObject, cached_property
 
@@ -24,6 +23,7 @@ from statemachine_fields import (
     transition_context,
 )
 from statemachine_fields.checks import check_bound
+from tests.declared import lab_model
 
 pytestmark = pytest.mark.django_db
 
@@ -36,12 +36,6 @@ def ada(django_user_model):
 @pytest.fixture
 def bob(django_user_model):
     return django_user_model.objects.create_user("bob")
-
-
-@pytest.fixture
-def isolated():
-    with isolate_apps("lab"):
-        yield
 
 
 class TestBlockers:
@@ -202,20 +196,12 @@ class TestDeclaring:
             with pytest.raises(TypeError, match=r"Write @states\.guard\(\) for every move"):
                 machine.guard(wrong)
 
-    @isolate_apps("lab")
+    @pytest.mark.usefixtures("isolated")
     def test_a_guard_that_answers_something_else_is_told(self):
-        class Odd(models.Model):
-            states = StateMachine([("A", "A"), ("B", "B")], "A", {"A": ["B"]})
-
-            @states.guard()
-            def strange(self):
-                return 3
-
-            class Meta:
-                app_label = "lab"
-
+        states = two_ways()
+        odd = lab_model(states=states, strange=states.guard()(lambda self: 3))
         with pytest.raises(TypeError, match=r"strange\(\) returned 3. It must return True or None"):
-            Odd().states.blockers("B")
+            odd().states.blockers("B")
 
     def test_labels_of_moves_are_kept(self):
         assert str(Document.states._meta.graph.transition("DRAFT", "REVIEW").label) == "Submit"
@@ -231,6 +217,9 @@ class TestDeclaring:
             assert Document().states.blockers("PUBLISHED")[0].code == "no_transition"
 
 
+ABSTRACT = {"abstract": True}
+
+
 def careless(function):
     """A decorator that forgets what it wraps."""
 
@@ -238,6 +227,16 @@ def careless(function):
         return function(self)
 
     return wrapper
+
+
+def refuse():
+    """Return a guard that refuses, as one would stand in the body of a model."""
+
+    def closed(self):
+        return False
+
+    closed.__qualname__ = "Order.closed"
+    return closed
 
 
 def two_ways() -> StateMachine:
@@ -248,32 +247,21 @@ def two_ways() -> StateMachine:
 class TestGuardsAddUp:
     def model(self, *bases, **body):
         """Return a class that is made of these, with the machine `states` unless a base has one."""
-        names = {"__module__": __name__, "Meta": type("Meta", (), {"app_label": "lab"}), **body}
         self.made = getattr(self, "made", 0) + 1
-        return type(f"Made{self.made}", bases or (models.Model,), names)
+        return lab_model(*bases, name=f"Made{self.made}", **body)
 
     def reasons(self, model, to):
         return [blocker.code for blocker in model(status="A").states.blockers(to)]
 
     def test_when_they_are_stacked(self):
         states = two_ways()
-
-        @states.guard(to="B")
-        @states.guard(to="C")
-        def closed(self):
-            return False
-
+        closed = states.guard(to="B")(states.guard(to="C")(refuse()))
         model = self.model(states=states, closed=closed)
         assert (self.reasons(model, "B"), self.reasons(model, "C")) == (["closed"], ["closed"])
 
     def test_when_one_of_them_is_for_every_move(self):
         states = two_ways()
-
-        @states.guard(to="B")
-        @states.guard()
-        def closed(self):
-            return False
-
+        closed = states.guard(to="B")(states.guard()(refuse()))
         assert self.reasons(self.model(states=states, closed=closed), "C") == ["closed"]
 
     @pytest.mark.parametrize(
@@ -310,64 +298,34 @@ class TestGuardsAddUp:
 
     def test_when_a_subclass_declares_the_machine_again(self):
         first, second = two_ways(), two_ways()
-
-        @first.guard(to=["B"])
-        def closed(self):
-            return False
-
-        @second.guard(to="B")
-        def late(self):
-            return False
-
-        meta = type("Meta", (), {"app_label": "lab", "abstract": True})
-        base = self.model(states=first, closed=closed, Meta=meta)
-        assert sorted(self.reasons(self.model(base, states=second, late=late), "B")) == ["closed", "late"]
+        base = self.model(states=first, closed=first.guard(to=["B"])(refuse()), meta=ABSTRACT)
+        child = self.model(base, states=second, late=second.guard(to="B")(refuse()))
+        assert sorted(self.reasons(child, "B")) == ["closed", "late"]
 
     def test_of_two_abstract_bases(self):
         states = two_ways()
-        guards = {}
-        for name in ("closed", "late"):
-
-            def guard(self):
-                return False
-
-            guards[name] = states.guard()(guard)
-        meta = type("Meta", (), {"app_label": "lab", "abstract": True})
-        machine = self.model(states=states, Meta=meta)
-        other = self.model(closed=guards["closed"], Meta=meta)
-        assert sorted(self.reasons(self.model(other, machine, late=guards["late"]), "B")) == ["closed", "late"]
+        machine = self.model(states=states, meta=ABSTRACT)
+        other = self.model(closed=states.guard()(refuse()), meta=ABSTRACT)
+        child = self.model(other, machine, late=states.guard()(refuse()))
+        assert sorted(self.reasons(child, "B")) == ["closed", "late"]
 
     def test_a_method_of_the_same_name_overrides(self):
         states = two_ways()
-        base = self.model(
-            states=states,
-            closed=states.guard()(lambda self: False),
-            Meta=type("Meta", (), {"app_label": "lab", "abstract": True}),
-        )
+        base = self.model(states=states, closed=states.guard()(refuse()), meta=ABSTRACT)
         assert self.reasons(self.model(base, closed=lambda self: "mine"), "B") == ["closed"]
         assert self.reasons(self.model(base, closed=states.guard(to="C")(lambda self: "mine")), "B") == []
 
     def test_none_drops_it(self):
         states = two_ways()
-        base = self.model(
-            states=states,
-            closed=states.guard()(lambda self: False),
-            Meta=type("Meta", (), {"app_label": "lab", "abstract": True}),
-        )
+        base = self.model(states=states, closed=states.guard()(refuse()), meta=ABSTRACT)
         made = self.model(base, closed=None)
         assert self.reasons(made, "B") == []
         assert made.states._meta.guards == {}
 
     def test_none_drops_it_in_a_proxy(self):
-        class Draft(Document):
-            has_text = None
-
-            class Meta:
-                app_label = "lab"
-                proxy = True
-
+        draft = self.model(Document, has_text=None, meta={"proxy": True})
         assert Document().states.blockers("REVIEW") != []
-        assert Draft().states.blockers("REVIEW") == []
+        assert draft().states.blockers("REVIEW") == []
 
     def test_anything_else_is_no_guard(self):
         with pytest.raises(TypeError, match="A guard is a method or a property of the model, got 3"):
@@ -379,101 +337,38 @@ class TestAGuardThatIsNeverAsked:
     def said(self, model):
         return [problem.msg for problem in check_bound(model.states._meta) if problem.id == "statemachine_fields.W005"]
 
-    def test_because_a_decorator_hides_it_is_a_check(self):
-        class Hidden(models.Model):
-            states = two_ways()
-
-            @careless
-            @states.guard()
-            def closed(self):
-                return False
-
-            class Meta:
-                app_label = "lab"
-
-        (message,) = self.said(Hidden)
-        assert message.endswith(
-            "Hidden.closed() of 'states' is never asked: the class does not have it as it was decorated."
-        )
+    @pytest.mark.parametrize(
+        ("wrap", "to", "because"),
+        [
+            pytest.param(
+                careless, None, "the class does not have it as it was decorated", id="because a decorator hides it"
+            ),
+            pytest.param(lambda guard: guard, "A", "no transition leads to 'A'", id="because no move leads there"),
+        ],
+    )
+    def test_is_a_check(self, wrap, to, because):
+        states = two_ways()
+        (message,) = self.said(lab_model(states=states, closed=wrap(states.guard(to=to)(refuse()))))
+        assert message.endswith(f"Order.closed() of 'states' is never asked: {because}.")
 
     @pytest.mark.parametrize("is_proxy", [True, False])
     def test_because_only_a_child_has_it_is_a_check(self, is_proxy):
-        machine = two_ways()
-
-        class Parent(models.Model):
-            states = machine
-
-            class Meta:
-                app_label = "lab"
-
-        class Child(Parent):
-            @machine.guard()
-            def closed(self):
-                return False
-
-            class Meta:
-                app_label = "lab"
-                proxy = is_proxy
-
-        assert len(self.said(Parent)) == 1
-        assert Child().states.blockers("B") == []
-
-    def test_because_no_move_leads_there_is_a_check(self):
-        class Closed(models.Model):
-            states = two_ways()
-
-            @states.guard(to="A")
-            def closed(self):
-                return False
-
-            class Meta:
-                app_label = "lab"
-
-        (message,) = self.said(Closed)
-        assert message.endswith("Closed.closed() of 'states' is never asked: no transition leads to 'A'.")
+        states = two_ways()
+        parent = lab_model(name="Parent", states=states)
+        child = lab_model(parent, name="Child", meta={"proxy": is_proxy}, closed=states.guard()(refuse()))
+        assert len(self.said(parent)) == 1
+        assert child().states.blockers("B") == []
 
     def test_because_the_machine_in_its_place_has_no_such_state_is_a_check(self):
-        class Base(models.Model):
-            states = two_ways()
-
-            @states.guard(to="C")
-            def closed(self):
-                return False
-
-            class Meta:
-                app_label = "lab"
-                abstract = True
-
-        class Smaller(Base):
-            states = StateMachine([("A", "A"), ("B", "B")], "A", {"A": ["B"]})
-
-            class Meta:
-                app_label = "lab"
-
-        assert len(self.said(Smaller)) == 1
-        assert Smaller.states._meta.guards == {}
+        states = two_ways()
+        base = lab_model(name="Base", meta=ABSTRACT, states=states, closed=states.guard(to="C")(refuse()))
+        smaller = lab_model(base, states=StateMachine([("A", "A"), ("B", "B")], "A", {"A": ["B"]}))
+        assert len(self.said(smaller)) == 1
+        assert smaller.states._meta.guards == {}
 
     def test_is_not_one_that_a_sister_class_has(self):
-        machine = two_ways()
-
-        class Base(models.Model):
-            states = machine
-
-            class Meta:
-                app_label = "lab"
-                abstract = True
-
-        class One(Base):
-            @machine.guard()
-            def closed(self):
-                return False
-
-            class Meta:
-                app_label = "lab"
-
-        class Two(Base):
-            class Meta:
-                app_label = "lab"
-
-        assert self.said(One) == self.said(Two) == []
-        assert (One().states.can_transition_to("B"), Two().states.can_transition_to("B")) == (False, True)
+        states = two_ways()
+        base = lab_model(name="Base", meta=ABSTRACT, states=states)
+        one, two = lab_model(base, name="One", closed=states.guard()(refuse())), lab_model(base, name="Two")
+        assert self.said(one) == self.said(two) == []
+        assert (one().states.can_transition_to("B"), two().states.can_transition_to("B")) == (False, True)

@@ -10,6 +10,7 @@ from django.test.utils import isolate_apps
 from lab.models import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
 from lab.models.inheritance import Switched
 from statemachine_fields import StateMachine
+from tests.declared import lab_model
 
 pytestmark = pytest.mark.django_db
 
@@ -66,20 +67,9 @@ class TestAbstractBase:
     def test_one_declaration_may_serve_several_models(self):
         shared = StateMachine(**TWO)
 
-        class One(models.Model):
-            states = shared
-
-            class Meta:
-                app_label = "lab"
-
-        class Two(models.Model):
-            flow = shared
-
-            class Meta:
-                app_label = "lab"
-
-        assert (str(One.states), str(Two.flow)) == ("lab.One.states", "lab.Two.flow")
-        assert One.states.transition_model is not Two.flow.transition_model
+        one, two = lab_model(name="One", states=shared), lab_model(name="Two", flow=shared)
+        assert (str(one.states), str(two.flow)) == ("lab.One.states", "lab.Two.flow")
+        assert one.states.transition_model is not two.flow.transition_model
 
 
 class TestMultiTableChild:
@@ -98,13 +88,7 @@ class TestMultiTableChild:
 
     def test_may_not_redeclare_the_parents_column(self):
         with pytest.raises(FieldError) as caught, isolate_apps("lab"):
-
-            class Truck(Vehicle):
-                cargo = StateMachine(**TWO)
-
-                class Meta:
-                    app_label = "lab"
-
+            lab_model(Vehicle, name="Truck", cargo=StateMachine(**TWO))
         assert str(caught.value).endswith(
             "Truck.cargo: the column 'status' comes from lab.Vehicle, whose table it is in, and is shared. "
             "Use the inherited machine, or declare another with another name and another `field=`."
@@ -112,12 +96,7 @@ class TestMultiTableChild:
 
     def test_may_not_hide_the_parents_machine(self):
         with pytest.raises(FieldError, match=r"the machine 'states' comes from lab\.Vehicle"), isolate_apps("lab"):
-
-            class Bus(Vehicle):
-                states = StateMachine(**TWO, field="route")
-
-                class Meta:
-                    app_label = "lab"
+            lab_model(Vehicle, name="Bus", states=StateMachine(**TWO, field="route"))
 
 
 class TestProxy:
@@ -134,13 +113,7 @@ class TestProxy:
 
     def test_cannot_declare_one(self):
         with pytest.raises(FieldError, match="a proxy model has no table to add columns to"), isolate_apps("lab"):
-
-            class Fast(Lamp):
-                speeds = StateMachine(**TWO, field="speed")
-
-                class Meta:
-                    app_label = "lab"
-                    proxy = True
+            lab_model(Lamp, name="Fast", meta={"proxy": True}, speeds=StateMachine(**TWO, field="speed"))
 
 
 class TestRefusals:
@@ -172,9 +145,5 @@ class TestRefusals:
 
     @isolate_apps("lab")
     def test_a_transition_base_that_is_a_table(self):
-        class Concrete(models.Model):
-            class Meta:
-                app_label = "lab"
-
         with pytest.raises(ValueError, match="transition_base must be an abstract model, got"):
-            StateMachine(**TWO, transition_base=Concrete)
+            StateMachine(**TWO, transition_base=lab_model())

@@ -11,6 +11,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.state import ModelState, ProjectState
 from django.test.utils import isolate_apps
 
+from tests.declared import lab_model
 from tests.scratch import ScratchProject
 
 BEFORE = """
@@ -152,21 +153,14 @@ def test_historical_models_have_the_columns_and_no_machine():
 
 
 def test_a_changed_initial_state_is_a_migration_because_the_database_fills_it_in():
-    from django.db import models
 
     from statemachine_fields import StateMachine
 
     def state_of(initial: str) -> ProjectState:
         with isolate_apps("lab"):
-
-            class Order(models.Model):
-                states = StateMachine([("A", "A"), ("B", "B")], initial, {"A": ["B"], "B": ["A"]})
-
-                class Meta:
-                    app_label = "lab"
-
+            order = lab_model(states=StateMachine([("A", "A"), ("B", "B")], initial, {"A": ["B"], "B": ["A"]}))
             state = ProjectState()
-            state.add_model(ModelState.from_model(Order))
+            state.add_model(ModelState.from_model(order))
             return state
 
     changes = MigrationAutodetector(state_of("A"), state_of("B"))._detect_changes()

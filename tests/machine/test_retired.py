@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from django.core import serializers
-from django.db import models, transaction
+from django.db import transaction
 from django.test.utils import isolate_apps
 
 from lab.models import Consignment
@@ -15,6 +15,7 @@ from statemachine_fields.checks import unreachable_states
 from statemachine_fields.machine.graph import build_graph
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.testing import drain
+from tests.declared import lab_model
 from tests.settings import SMF_DB
 
 STATES = [("A", "A"), State("OLD", "Old", retired=True), ("B", "B"), ("C", "C")]
@@ -59,13 +60,8 @@ class TestDeclaration:
 
     @isolate_apps("lab")
     def test_is_no_finding_of_the_checks(self):
-        class Order(models.Model):
-            states = StateMachine(STATES, "A", {"A": ["B", "C"], "OLD": ["B"]})
-
-            class Meta:
-                app_label = "lab"
-
-        assert list(unreachable_states(Order.states._meta)) == []
+        order = lab_model(states=StateMachine(STATES, "A", {"A": ["B", "C"], "OLD": ["B"]}))
+        assert list(unreachable_states(order.states._meta)) == []
 
     def test_makes_no_migration(self):
         assert "retired" not in str(Consignment._meta.get_field("status").deconstruct())

@@ -11,6 +11,7 @@ from django.test.utils import isolate_apps
 from lab.models import Lot
 from statemachine_fields import State, StateMachine
 from statemachine_fields.db.values import OtherValues
+from tests.declared import lab_model
 
 pytestmark = pytest.mark.django_db
 
@@ -43,39 +44,20 @@ class TestIndexes:
 
     @isolate_apps("lab")
     def test_are_there_for_workers_whatever_people_need(self):
-        class Order(models.Model):
-            states = timed_machine(db_index=False)
-
-            class Meta:
-                app_label = "lab"
-
-        assert indexed(Order) == OF_A_CLOCK
+        assert indexed(lab_model(states=timed_machine(db_index=False))) == OF_A_CLOCK
 
     @isolate_apps("lab")
     def test_that_the_model_declares_itself_are_not_made_twice(self):
-        class Order(models.Model):
-            states = timed_machine()
-
-            class Meta:
-                app_label = "lab"
-                indexes = [
-                    models.Index(fields=["status"]),
-                    models.Index(fields=["status", "status_next_at"], name="mine"),
-                ]
-
-        assert indexed(Order) == [(["status"], True), *OF_A_CLOCK]
-        assert Order._meta.indexes[1].name == "mine"
+        own = [models.Index(fields=["status"]), models.Index(fields=["status", "status_next_at"], name="mine")]
+        order = lab_model(states=timed_machine(), meta={"indexes": own})
+        assert indexed(order) == [(["status"], True), *OF_A_CLOCK]
+        assert order._meta.indexes[1].name == "mine"
 
     @isolate_apps("lab")
     def test_of_some_rows_do_not_stand_for_those_of_all(self):
-        class Order(models.Model):
-            states = StateMachine([("A", "A")], "A", {})
-
-            class Meta:
-                app_label = "lab"
-                indexes = [models.Index(fields=["status"], name="some", condition=models.Q(status="A"))]
-
-        assert indexed(Order) == [(["status"], False), (["status"], True)]
+        own = [models.Index(fields=["status"], name="some", condition=models.Q(status="A"))]
+        order = lab_model(states=StateMachine([("A", "A")], "A", {}), meta={"indexes": own})
+        assert indexed(order) == [(["status"], False), (["status"], True)]
 
 
 @only_postgresql

@@ -35,6 +35,7 @@ from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.exceptions import RowLeased
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lease import lanes_of
+from tests.declared import lab_model
 from tests.together import together
 
 pytestmark = pytest.mark.django_db
@@ -127,14 +128,8 @@ class TestColumns:
 
     def test_follow_the_name_of_the_status(self):
         with isolate_apps("lab"):
-
-            class Order(models.Model):
-                states = StateMachine([State("A", delete_after=1)], "A", {}, field="payment_status")
-
-                class Meta:
-                    app_label = "lab"
-
-        assert [field.name for field in Order._meta.fields][1:] == [
+            order = lab_model(states=StateMachine([State("A", delete_after=1)], "A", {}, field="payment_status"))
+        assert [field.name for field in order._meta.fields][1:] == [
             "payment_status",
             "payment_sequence",
             "payment_changed_at",
@@ -173,25 +168,15 @@ class TestColumns:
 
     def test_a_machine_cannot_be_called_like_one(self):
         with isolate_apps("lab"), pytest.raises(ValueError, match="a column of it would have the same name"):
-
-            class Order(models.Model):
-                status_error = StateMachine([State("A", delete_after=1)], "A", {})
-
-                class Meta:
-                    app_label = "lab"
+            lab_model(status_error=StateMachine([State("A", delete_after=1)], "A", {}))
 
     def test_two_timed_machines_on_a_model_have_their_own(self):
+        states = StateMachine([State("A", delete_after=1)], "A", {})
+        other = StateMachine([State("A", delete_after=1)], "A", {}, field="other_status")
         with isolate_apps("lab"):
-
-            class Order(models.Model):
-                states = StateMachine([State("A", delete_after=1)], "A", {})
-                other = StateMachine([State("A", delete_after=1)], "A", {}, field="other_status")
-
-                class Meta:
-                    app_label = "lab"
-
-        assert len({*Order.states._meta.columns, *Order.other._meta.columns}) == 26
-        assert len({index.name for index in Order._meta.indexes}) == 4
+            order = lab_model(states=states, other=other)
+        assert len({*order.states._meta.columns, *order.other._meta.columns}) == 26
+        assert len({index.name for index in order._meta.indexes}) == 4
 
 
 class TestMigrations:

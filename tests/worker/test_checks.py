@@ -8,7 +8,7 @@ import pytest
 from django.core import checks
 from django.db import connection, models
 from django.db.models.signals import post_save
-from django.test.utils import isolate_apps, override_settings
+from django.test.utils import override_settings
 
 from lab.models import ByWorker, Chore, Ticking
 from statemachine_fields import State, StateMachine, handler
@@ -16,7 +16,11 @@ from statemachine_fields import checks as our_checks
 from statemachine_fields.db.dialect import dialect_for, is_served
 from statemachine_fields.signals import post_transition
 from statemachine_fields.worker import checks as worker_checks
+from tests.declared import lab_model
 
+pytestmark = pytest.mark.usefixtures("isolated")
+
+PROXY = {"proxy": True}
 EDGES = {"A": ["B"], "B": ["C"]}
 
 
@@ -35,53 +39,48 @@ def told(model):
     return [each for each in said if not each.startswith("W107")]  # which is about the database of the suite
 
 
-@pytest.fixture(autouse=True)
-def _isolated():
-    with isolate_apps("lab"):
-        yield
+def own_save(self, *args, **kwargs):
+    models.Model.save(self, *args, **kwargs)
 
 
-def test_a_machine_that_is_not_timed_is_not_looked_at():
-    class Order(models.Model):
-        states = machine()
-
-        class Meta:
-            app_label = "lab"
-
-        def save(self, *args, **kwargs):
-            super().save(*args, **kwargs)
-
-    assert told(Order) == []
-
-
-def test_handler_of_a_terminal_state():
-    class Order(models.Model):
-        states = machine(State("A", external=True), State("B", external=True), State("C", retry_after=60))
-
-        class Meta:
-            app_label = "lab"
-
-        @states.handler("C")
-        def archive(self):
-            return None
-
-    assert told(Order) == [
-        "E101 archive() handles 'C' of 'states', which is terminal, so it could move its rows nowhere."
-    ]
+@pytest.mark.parametrize(
+    ("states", "body", "expected"),
+    [
+        pytest.param([], {"save": own_save}, [], id="a machine that is not timed is not looked at"),
+        pytest.param(
+            [State("A", external=True), State("B", external=True), State("C", retry_after=60)],
+            {"archive": handler("C")(lambda self: None)},
+            ["E101 archive() handles 'C' of 'states', which is terminal, so it could move its rows nowhere."],
+            id="handler of a terminal state",
+        ),
+        pytest.param(
+            [State("A", max_attempts=3), State("B", retry_after=0)],
+            {"go_on": handler("A", "B")(lambda self: None)},
+            ["W102 Rows in 'A' of 'states' are tried again every 60 s, because the state does not say otherwise."],
+            id="retry_after that nobody has thought of",
+        ),
+        pytest.param(
+            [State("A", external=True), State("B", timeout_after=60, timeout_to="C", time_limit=5)],
+            {},
+            ["W103 'B' of 'states' has no handler, so time_limit means nothing."],
+            id="an option that only a handler heeds",
+        ),
+        pytest.param(
+            [State("A", external=True), State("B", timeout_after=60, timeout_to="C", retry_after=60, backoff=2)],
+            {},
+            ["W103 'B' of 'states' has no handler, so retry_after and backoff mean nothing."],
+            id="options that only a handler heeds",
+        ),
+    ],
+)
+def test_what_is_told_of_a_declaration(states, body, expected):
+    assert told(lab_model(states=machine(*states), **body)) == expected
 
 
 def test_handler_of_an_external_state():
-    class Order(models.Model):
-        states = machine(State("A", external=True), State("B", external=True))
-
-        class Meta:
-            app_label = "lab"
-
-        @states.handler("B")
-        def ask(self):
-            return "C"
-
-    assert told(Order)[0] == "E102 ask() handles 'B' of 'states', which is external: someone else moves its rows."
+    states = machine(State("A", external=True), State("B", external=True))
+    order = lab_model(states=states, ask=states.handler("B")(lambda self: "C"))
+    assert told(order)[0] == "E102 ask() handles 'B' of 'states', which is external: someone else moves its rows."
 
 
 @pytest.mark.parametrize(
@@ -95,46 +94,8 @@ def test_handler_of_an_external_state():
     ],
 )
 def test_state_that_nothing_moves(state, is_told):
-    class Order(models.Model):
-        states = machine(State("A", timeout_after=60, timeout_to="B"), state)
-
-        class Meta:
-            app_label = "lab"
-
-    assert told(Order) == (["W101 No worker ever looks at rows in 'B' of 'states'."] if is_told else [])
-
-
-def test_retry_after_that_nobody_has_thought_of():
-    class Order(models.Model):
-        states = machine(State("A", max_attempts=3), State("B", retry_after=0))
-
-        class Meta:
-            app_label = "lab"
-
-        @states.handler("A", "B")
-        def go_on(self):
-            return None
-
-    assert told(Order) == [
-        "W102 Rows in 'A' of 'states' are tried again every 60 s, because the state does not say otherwise."
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"time_limit": 5}, "time_limit means"),
-        ({"retry_after": 60, "backoff": 2}, "retry_after and backoff mean"),
-    ],
-)
-def test_options_that_only_a_handler_heeds(options, words):
-    class Order(models.Model):
-        states = machine(State("A", external=True), State("B", timeout_after=60, timeout_to="C", **options))
-
-        class Meta:
-            app_label = "lab"
-
-    assert told(Order) == [f"W103 'B' of 'states' has no handler, so {words} nothing."]
+    order = lab_model(states=machine(State("A", timeout_after=60, timeout_to="B"), state))
+    assert told(order) == (["W101 No worker ever looks at rows in 'B' of 'states'."] if is_told else [])
 
 
 class TestRowByRow:
@@ -195,36 +156,15 @@ class TestRowByRow:
         assert not [each for each in our_checks.check_machines(None) if each.id.endswith("W104")]
 
     def test_not_where_there_is_no_audit_model(self):
-        class OrderStateTransition(models.Model):
-            class Meta:
-                app_label = "lab"
-
-        class Order(models.Model):
-            states = machine(State("A", delete_after=1))
-
-            class Meta:
-                app_label = "lab"
-
-            def save(self, *args, **kwargs):
-                super().save(*args, **kwargs)
-
-        assert self.reasons(Order) == []
+        lab_model(name="OrderStateTransition")
+        assert self.reasons(lab_model(states=machine(State("A", delete_after=1)), save=own_save)) == []
 
 
 class TestHandlersNeverCalled:
     @pytest.fixture
     def order(self):
-        class Order(models.Model):
-            states = machine(State("A", retry_after=60), State("B", external=True))
-
-            class Meta:
-                app_label = "lab"
-
-            @states.handler("A")
-            def go_on(self):
-                return "B"
-
-        return Order
+        states = machine(State("A", retry_after=60), State("B", external=True))
+        return lab_model(states=states, go_on=handler("A")(lambda self: "B"))
 
     def expected(self, name):
         return [
@@ -238,27 +178,13 @@ class TestHandlersNeverCalled:
         return [f"{problem.id.partition('.')[2]} {problem.msg}" for problem in found]
 
     def test_one_that_a_proxy_overrides(self, order):
-        class Rush(order):
-            class Meta:
-                app_label = "lab"
-                proxy = True
-
-            def go_on(self):
-                return None
-
-        assert self.told(Rush) == self.expected("go_on")
+        rush = lab_model(order, name="Rush", meta=PROXY, go_on=lambda self: None)
+        assert self.told(rush) == self.expected("go_on")
         assert self.told(order) == []
 
     def test_one_that_a_child_declares(self, order):
-        class Gift(order):
-            class Meta:
-                app_label = "lab"
-
-            @handler("B")
-            def wrap(self):
-                return "C"
-
-        assert self.told(Gift) == self.expected("wrap")
+        gift = lab_model(order, name="Gift", wrap=handler("B")(lambda self: "C"))
+        assert self.told(gift) == self.expected("wrap")
 
     def test_one_of_a_plain_mixin_of_a_proxy(self, order):
         class Wrapping:
@@ -266,42 +192,19 @@ class TestHandlersNeverCalled:
             def wrap(self):
                 return "C"
 
-        class Rush(Wrapping, order):
-            class Meta:
-                app_label = "lab"
-                proxy = True
-
-        assert self.told(Rush) == self.expected("wrap")
+        assert self.told(lab_model(Wrapping, order, name="Rush", meta=PROXY)) == self.expected("wrap")
 
     def test_not_one_for_a_machine_of_the_childs_own(self, order):
-        class Gift(order):
-            wrapping = StateMachine(
-                [("PLAIN", ""), ("TIED", "")], "PLAIN", {"PLAIN": ["TIED"]}, field="wrapping_status"
-            )
-
-            class Meta:
-                app_label = "lab"
-
-            @handler("PLAIN")
-            def tie(self):
-                return "TIED"
-
-        assert self.told(Gift) == []
-        assert Gift.wrapping._meta.schedules["PLAIN"].handler.name == "tie"
+        wrapping = StateMachine([("PLAIN", ""), ("TIED", "")], "PLAIN", {"PLAIN": ["TIED"]}, field="wrapping_status")
+        gift = lab_model(order, name="Gift", wrapping=wrapping, tie=handler("PLAIN")(lambda self: "TIED"))
+        assert self.told(gift) == []
+        assert gift.wrapping._meta.schedules["PLAIN"].handler.name == "tie"
 
     def test_not_what_a_child_of_an_abstract_base_overrides(self):
         assert self.told(ByWorker) == []
 
     def test_other_methods_of_a_proxy_are_nobodys_business(self, order):
-        class Rush(order):
-            class Meta:
-                app_label = "lab"
-                proxy = True
-
-            def hurry(self):
-                return None
-
-        assert self.told(Rush) == []
+        assert self.told(lab_model(order, name="Rush", meta=PROXY, hurry=lambda self: None)) == []
 
 
 def test_worker_that_is_not_installed():
@@ -318,27 +221,25 @@ def test_worker_is_not_missed_where_no_machine_is_timed():
         assert our_checks.check_machines(None) == []
 
 
+NO_WORKER = (
+    "W107 There is no worker yet for the database 'default', so nothing runs the handlers and time-outs of 'states'."
+)
+ONE_PROCESS = "W108 The database 'default' has rows of timed machines, and one worker process at a time can run them."
+
+
 class TestDatabases:
-    def test_one_that_several_processes_share(self, monkeypatch):
-        connected(monkeypatch, shared=True, row_locks=True)
-        assert self.found() == ([], [])
-
-    def test_one_for_a_single_process_is_told_before_deploying(self, monkeypatch):
-        connected(monkeypatch, shared=False, row_locks=False)
-        plain, deploy = self.found()
-        assert plain == []
-        assert deploy == [
-            "W108 The database 'default' has rows of timed machines, and one worker process at a time can run them."
-        ]
-
-    def test_one_without_a_worker_is_told_always(self, monkeypatch):
-        connected(monkeypatch, shared=False, row_locks=True)
-        plain, deploy = self.found()
-        assert plain == [
-            "W107 There is no worker yet for the database 'default', so nothing runs the handlers and time-outs of "
-            "'states'."
-        ]
-        assert deploy == []
+    @pytest.mark.parametrize(
+        ("shared", "row_locks", "plain", "deploy"),
+        [
+            pytest.param(True, True, [], [], id="one that several processes share"),
+            pytest.param(False, False, [], [ONE_PROCESS], id="one for a single process is told before deploying"),
+            pytest.param(False, True, [NO_WORKER], [], id="one without a worker is told always"),
+        ],
+    )
+    def test_each_kind(self, shared, row_locks, plain, deploy, monkeypatch):
+        monkeypatch.setattr(type(dialect_for(connection)), "is_shared", shared)
+        monkeypatch.setattr(connection.features, "has_select_for_update", row_locks)
+        assert self.found() == (plain, deploy)
 
     def test_the_one_at_hand(self):
         assert is_served(connection) == (connection.vendor in ("postgresql", "sqlite"))
@@ -353,9 +254,3 @@ class TestDatabases:
         deploy = list(worker_checks.one_process_only([Chore.states._meta, Ticking.states]))
         assert all(problem.hint for problem in (*plain, *deploy))
         return tuple([f"{each.id.partition('.')[2]} {each.msg}" for each in part] for part in (plain, deploy))
-
-
-def connected(monkeypatch, *, shared, row_locks):
-    """Pretend to be on another database."""
-    monkeypatch.setattr(type(dialect_for(connection)), "is_shared", shared)
-    monkeypatch.setattr(connection.features, "has_select_for_update", row_locks)
