@@ -25,3 +25,16 @@ def connect():
     yield connect
     for signal, receiver, sender in connected:
         signal.disconnect(receiver, sender=sender)
+
+
+@pytest.fixture
+def heard(connect):
+    """A function that returns what signals tell of from then on."""
+
+    def listen(*signals, sender=None):
+        calls = []
+        for signal in signals:
+            connect(signal, lambda **told: calls.append(told), sender)
+        return calls
+
+    return listen

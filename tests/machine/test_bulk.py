@@ -16,6 +16,7 @@ from lab.models import Audited, Car, Document, Hooked, Invoice, Parcel, RacingCa
 from statemachine_fields import UnknownState, transition_context
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.signals import post_transition
+from tests.together import together
 
 pytestmark = pytest.mark.django_db
 
@@ -140,21 +141,22 @@ class TestQuerysets:
         assert Stamped.states.bulk_transition(queryset, "DONE", batch_size=4).moved == expected
         assert Stamped.objects.filter(status="DONE").count() == expected
 
-    def test_of_another_model_are_refused(self):
-        with pytest.raises(TypeError, match=r"lab\.Stamped\.states is a machine of lab\.Stamped, got lab\.Audited"):
-            Stamped.states.bulk_transition(Audited.objects.all(), "DONE")
-
     def test_a_manager_stands_for_all_rows(self):
         rows(2)
         assert Stamped.states.bulk_transition(Stamped.objects, "DONE").moved == 2
 
-    def test_of_no_kind_are_refused(self):
-        with pytest.raises(TypeError, match="needs a queryset, got list"):
-            Stamped.states.bulk_transition([], "DONE")
-
-    def test_of_values_are_refused(self):
-        with pytest.raises(TypeError, match="needs a queryset of rows"):
-            Stamped.states.bulk_transition(Stamped.objects.values("pk"), "DONE")
+    @pytest.mark.parametrize(
+        ("queryset", "words"),
+        [
+            (Audited.objects.all(), r"lab\.Stamped\.states is a machine of lab\.Stamped, got lab\.Audited"),
+            ([], "needs a queryset, got list"),
+            (Stamped.objects.values("pk"), "needs a queryset of rows"),
+        ],
+        ids=["of another model", "of no kind", "of values"],
+    )
+    def test_that_are_none_of_its_rows_are_refused(self, queryset, words):
+        with pytest.raises(TypeError, match=words):
+            Stamped.states.bulk_transition(queryset, "DONE")
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_of_another_database_stay_there(self):
@@ -221,18 +223,10 @@ class TestOneByOne:
         assert Hooked.states.bulk_transition(Hooked.objects.all(), "DONE").moved == 1
         assert Hooked.objects.get().saves == 2
 
-    def test_receivers_are_told(self):
-        told = []
-
-        def receiver(instance, **kwargs):
-            told.append(instance.pk)
-
+    def test_receivers_are_told(self, heard):
         rows(3)
-        post_transition.connect(receiver, sender=Stamped)
-        try:
-            assert Stamped.states.bulk_transition(Stamped.objects.all(), "DONE", batch_size=2).moved == 3
-        finally:
-            post_transition.disconnect(receiver, sender=Stamped)
+        told = heard(post_transition, sender=Stamped)
+        assert Stamped.states.bulk_transition(Stamped.objects.all(), "DONE", batch_size=2).moved == 3
         assert len(told) == 3
 
     def test_fields_of_a_transition_base_get_their_defaults(self):
@@ -307,11 +301,7 @@ class TestConcurrency:
     def test_two_at_once_move_every_row_once_and_do_not_deadlock(self):
         rows(300)
         results = []
-        threads = [threading.Thread(target=self.bulk, args=(results,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        together(*[lambda: self.bulk(results)] * 3)
         assert sum(result.moved for result in results) == 300
         assert Stamped.states.transition_model.objects.count() == 300
 

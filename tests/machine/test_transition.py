@@ -424,13 +424,8 @@ class TestShortAndLongWay:
     """Our own statement, and `save(update_fields=...)` of a model that has receivers: nobody can tell the difference."""
 
     @pytest.fixture
-    def long_way(self):
-        def receiver(**kwargs):
-            pass
-
-        post_save.connect(receiver, sender=Stamped)
-        yield
-        post_save.disconnect(receiver, sender=Stamped)
+    def long_way(self, heard):
+        heard(post_save, sender=Stamped)
 
     def outcome(self, **options):
         """Move a row, and return what it and its record look like, in memory and stored."""

@@ -5,27 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-import pytest
-
-from lab.models import Chore, Lot, Ping
+from lab.models import Chore
 from statemachine_fields.worker.inflight import Buffer, Outbox
 from statemachine_fields.worker.outcomes import Waited
 from tests.worker.rows import lane_of, lease_on
-
-
-@pytest.fixture
-def chores():
-    return lane_of(Chore)
-
-
-@pytest.fixture
-def lots():
-    return lane_of(Lot)
-
-
-@pytest.fixture
-def pings():
-    return lane_of(Ping)
 
 
 class Taker:

@@ -111,21 +111,17 @@ class TestRowByRow:
     def test_because_of_an_own_save(self):
         assert self.reasons(Ticking) == self.expected("its own save()")
 
-    def test_because_of_receivers(self):
+    def test_because_of_receivers(self, connect):
         def receiver(**kwargs):
             pass
 
-        post_save.connect(receiver, sender=Chore)
-        post_transition.connect(receiver, sender=Chore)
-        try:
-            name = f"{__name__}.TestRowByRow.test_because_of_receivers.<locals>.receiver"
-            both = f"receivers of pre_save or post_save ({name}) and receivers of signals of transitions ({name})"
-            assert self.reasons() == self.expected(both)
-        finally:
-            post_save.disconnect(receiver, sender=Chore)
-            post_transition.disconnect(receiver, sender=Chore)
+        for signal in (post_save, post_transition):
+            connect(signal, receiver, Chore)
+        name = f"{__name__}.TestRowByRow.test_because_of_receivers.<locals>.receiver"
+        both = f"receivers of pre_save or post_save ({name}) and receivers of signals of transitions ({name})"
+        assert self.reasons() == self.expected(both)
 
-    def test_each_receiver_is_named_by_where_it_is_found(self):
+    def test_each_receiver_is_named_by_where_it_is_found(self, connect):
         class Ears:
             def hear(self, **kwargs):
                 pass
@@ -141,12 +137,8 @@ class TestRowByRow:
         own = f"{__name__}.TestRowByRow.test_each_receiver_is_named_by_where_it_is_found.<locals>"
         names = [f"{own}.Ears.hear", f"{own}.Ears", f"{own}.later"]
         for each in heard:
-            post_transition.connect(each, sender=Chore)
-        try:
-            assert self.reasons() == self.expected(f"receivers of signals of transitions ({', '.join(names)})")
-        finally:
-            for each in heard:
-                post_transition.disconnect(each, sender=Chore)
+            connect(post_transition, each, Chore)
+        assert self.reasons() == self.expected(f"receivers of signals of transitions ({', '.join(names)})")
 
     def test_only_who_checks_for_deployment_is_told(self):
         messages = our_checks.check_row_by_row(None)

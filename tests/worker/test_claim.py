@@ -16,18 +16,9 @@ pytestmark = [pytest.mark.django_db, not_mariadb]
 
 
 @pytest.fixture
-def told():
+def told(heard):
     """What was told by the two signals of a claim."""
-    calls = []
-
-    def receive(signal, **kwargs):
-        calls.append(kwargs)
-
-    for signal in (leases_claimed, lease_recovered):
-        signal.connect(receive, sender=Lot)
-    yield calls
-    for signal in (leases_claimed, lease_recovered):
-        signal.disconnect(receive, sender=Lot)
+    return heard(leases_claimed, lease_recovered, sender=Lot)
 
 
 @pytest.mark.parametrize(
@@ -60,18 +51,15 @@ def test_rows_come_in_the_order_of_their_urgency():
 
 
 @pytest.mark.parametrize("model", [Chore, Sensor])
-def test_a_row_that_cannot_be_loaded_harms_no_neighbour(model):
+def test_a_row_that_cannot_be_loaded_harms_no_neighbour(model, connect):
     rows = [model.objects.create() for _ in range(3)]
 
     def refuse(instance, **kwargs):
         if instance.pk == rows[1].pk:
             raise ValueError("what is this?")
 
-    post_init.connect(refuse, sender=model)
-    try:
-        leases = {lease.key: lease for lease in claim(lane_of(model))}
-    finally:
-        post_init.disconnect(refuse, sender=model)
+    connect(post_init, refuse, model)
+    leases = {lease.key: lease for lease in claim(lane_of(model))}
     assert set(leases) == {row.pk for row in rows}
     bad = leases.pop(rows[1].pk)
     assert (bad.instance, str(bad.load_error), bad.token) == (None, "what is this?", 1)

@@ -14,7 +14,7 @@ from statemachine_fields.worker.claiming import ClaimLoop
 from statemachine_fields.worker.connections import OwnConnections
 from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.options import WorkerOptions
-from tests.worker.rows import claim, columns_of, in_seconds, lane_of, let_lease_run_out, only_postgresql, set_clock
+from tests.worker.rows import claim, columns_of, in_seconds, let_lease_run_out, only_postgresql, set_clock
 
 pytestmark = [pytest.mark.django_db(transaction=True), only_postgresql]
 
@@ -26,16 +26,6 @@ REFUSE = """
 def execute(text):
     with connection.cursor() as cursor:
         cursor.execute(text)
-
-
-@pytest.fixture
-def lots():
-    return lane_of(Lot)
-
-
-@pytest.fixture
-def chores():
-    return lane_of(Chore)
 
 
 @pytest.fixture
@@ -170,13 +160,12 @@ class TestSuspects:
             set_clock(row, crashes=crashes)
         return rows
 
-    def test_that_one_worker_died_of_are_claimed_some_at_a_time(self, loop, lots):
-        self.left(5, crashes=1)
-        assert loop._take_suspects(lots, 3) == 3
-
-    def test_that_more_than_one_died_of_are_claimed_one_at_a_time(self, loop, lots):
-        self.left(5, crashes=2)
-        assert loop._take_suspects(lots, 3) == 1
+    @pytest.mark.parametrize(
+        ("crashes", "taken"), [(1, 3), (2, 1)], ids=["one died, some at a time", "more died, one at a time"]
+    )
+    def test_that_workers_died_of_are_claimed_a_few_at_a_time(self, crashes, taken, loop, lots):
+        self.left(5, crashes=crashes)
+        assert loop._take_suspects(lots, 3) == taken
 
     def test_that_fewer_died_of_come_first(self, loop, lots):
         self.left(2, crashes=2)
@@ -217,29 +206,12 @@ class TestUnheard:
     """The answer to a claim is lost: its rows are leased, and nobody runs them."""
 
     @pytest.fixture
-    def break_after_claim(self, lots, monkeypatch):
-        def install():
-            real = type(lots).claim
-
-            def once(*args):
-                monkeypatch.setattr(type(lots), "claim", real)
-                real(*args)
-                connection.connection.close()
-                error = OperationalError("server closed the connection unexpectedly")
-                raise error from psycopg.OperationalError("server closed the connection unexpectedly")
-
-            monkeypatch.setattr(type(lots), "claim", once)
-
-        yield install
-        connection.close()
-
-    @pytest.fixture
-    def unheard(self, loop, lots, break_after_claim):
+    def unheard(self, loop, lots, break_after):
         """A loop that has one row in hand, and another that it does not know of."""
         known = lots_of(1)[0]
         loop._claim_lane(lots)
         unknown = lots_of(1)[0]
-        break_after_claim()
+        break_after("claim", written=True)
         assert loop._claim_lane(lots) == 0
         loop._reconnects["default"].until = 0.0
         return loop, known, unknown

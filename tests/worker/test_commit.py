@@ -49,31 +49,6 @@ pytestmark = [pytest.mark.django_db, not_mariadb]
 really = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def lots():
-    return lane_of(Lot)
-
-
-@pytest.fixture
-def heard():
-    """What a signal told of, for a test that connects `heard(signal)`."""
-    connected = []
-
-    def listen(signal, sender=None):
-        calls = []
-
-        def receive(**kwargs):
-            calls.append(kwargs)
-
-        signal.connect(receive, sender=sender)
-        connected.append((signal, receive, sender))
-        return calls
-
-    yield listen
-    for signal, receive, sender in connected:
-        signal.disconnect(receive, sender=sender)
-
-
 def outcome_of(lease, kind, **facts):
     """Return an outcome of each kind, such as a handler would bring about."""
     usual = {
@@ -165,7 +140,7 @@ class TestWritten:
         assert seconds_until(columns_of(chore).next_at) == about(30)
 
     def test_parking_forgets_the_time_out(self, committer, heard):
-        parked = heard(row_parked, Chore)
+        parked = heard(row_parked, sender=Chore)
         chore = Chore.objects.create(status="DOING")
         committer.commit([outcome_of(claim_one(lane_of(Chore)), Parked)])
         assert columns_of(chore).next_at is None
@@ -180,7 +155,7 @@ class TestWritten:
         assert seconds_until(lot.touched_at) == about(0)
 
     def test_failures_are_told(self, executor, committer, heard, caplog):
-        failed = heard(handler_failed, Chore)
+        failed = heard(handler_failed, sender=Chore)
         chore = Chore.objects.create(script={"NEW": "raise"}, name="this")
         committer.commit(run(executor, lane_of(Chore)))
         (told,) = failed
@@ -368,7 +343,7 @@ class TestStale:
     @pytest.mark.parametrize("update", [None, {"amount": 7}], ids=["together", "singly"])
     @pytest.mark.parametrize("kind", [Transitioned, Waited, Failed, Parked, Released, Deleted])
     def test_outcome_is_dropped_logged_and_told(self, kind, update, lots, committer, events, heard, caplog):
-        dropped = heard(outcome_dropped, Lot)
+        dropped = heard(outcome_dropped, sender=Lot)
         rows = [Lot.objects.create() for _ in range(2)]
         stale, fresh = (
             outcome_of(each, kind, **({"update": update} if kind is Transitioned else {}))
@@ -408,41 +383,45 @@ class TestStale:
 class TestRowByRow:
     """Where somebody would notice the difference, each row is moved as transition_to() moves it."""
 
-    def test_a_save_of_the_model_s_own_is_called(self, events):
-        executor = HandlerExecutor(max_crashes=5, fires_timeouts=True)
+    @pytest.fixture
+    def ticking(self):
+        """Rows whose time is up, of a model with a save() of its own."""
         rows = [Ticking.objects.create() for _ in range(3)]
         for row in rows:
             set_clock(row, next_at=in_seconds(-1))
         Ticking.saved.clear()
+        return rows
+
+    def time_out(self, events):
+        executor = HandlerExecutor(max_crashes=5, fires_timeouts=True)
         assert Committer(executor, events).commit(run(executor, lane_of(Ticking))) == []
+
+    def test_a_save_of_the_model_s_own_is_called(self, ticking, events):
+        self.time_out(events)
         assert Ticking.saved == [["status"]] * 3
-        written = [columns_of(row) for row in rows]
+        written = [columns_of(row) for row in ticking]
         assert [(row.status, row.lease_owner, row.lease_expires_at) for row in written] == [("STALE", "", None)] * 3
         assert [seconds_until(row.next_at) for row in written] == [about(24 * 60 * 60)] * 3
-        assert rows[0].states.history.get().metadata == {"timeout_after": 60.0}
+        assert ticking[0].states.history.get().metadata == {"timeout_after": 60.0}
 
-    def test_a_save_that_fails_for_one_harms_no_neighbour(self, events, monkeypatch):
-        executor = HandlerExecutor(max_crashes=5, fires_timeouts=True)
-        rows = [Ticking.objects.create() for _ in range(3)]
-        for row in rows:
-            set_clock(row, next_at=in_seconds(-1))
+    def test_a_save_that_fails_for_one_harms_no_neighbour(self, ticking, events, monkeypatch):
         real = Ticking.save
 
         def save(self, *args, **kwargs):
             real(self, *args, **kwargs)
-            if self.pk == rows[1].pk:
+            if self.pk == ticking[1].pk:
                 raise ValueError("not this one")
 
         monkeypatch.setattr(Ticking, "save", save)
-        assert Committer(executor, events).commit(run(executor, lane_of(Ticking))) == []
-        assert [columns_of(row).status for row in rows] == ["STALE", "FRESH", "STALE"]
-        assert [row.states.history.count() for row in rows] == [1, 0, 1]
-        assert [record.sequence for row in rows for record in row.states.history] == [1, 1]
-        assert "not this one" in columns_of(rows[1]).error
+        self.time_out(events)
+        assert [columns_of(row).status for row in ticking] == ["STALE", "FRESH", "STALE"]
+        assert [row.states.history.count() for row in ticking] == [1, 0, 1]
+        assert [record.sequence for row in ticking for record in row.states.history] == [1, 1]
+        assert "not this one" in columns_of(ticking[1]).error
 
     def test_receivers_of_save_are_told(self, executor, committer, heard):
         chores = [Chore.objects.create() for _ in range(2)]
-        saved = heard(post_save, Chore)
+        saved = heard(post_save, sender=Chore)
         committer.commit(run(executor, lane_of(Chore)))
         assert [(told["instance"], set(told["update_fields"])) for told in saved] == [
             (chore, {"status"}) for chore in chores
@@ -478,7 +457,7 @@ class TestRowByRow:
                 raise PermissionError("not that one")
 
         connect(post_transition, veto, Chore)
-        committed = heard(transition_committed, Chore)
+        committed = heard(transition_committed, sender=Chore)
         committer.commit(run(executor, lane_of(Chore)))
         assert [told["instance"].pk for told in committed] == [chores[0].pk, chores[2].pk]
         assert [told["transition"].pk for told in committed] == [
@@ -555,7 +534,7 @@ class TestDeletion:
         return make
 
     def test_goes_through_the_orm(self, old, lots, executor, committer, events, heard):
-        gone, told = heard(post_delete, Lot), heard(rows_deleted, Lot)
+        gone, told = heard(post_delete, sender=Lot), heard(rows_deleted, sender=Lot)
         rows = old(3)
         assert committer.commit(run(executor, lots)) == []
         assert not Lot.objects.exists()
@@ -602,27 +581,6 @@ class TestDeletion:
 class TestLostAnswer:
     """The connection breaks after a statement was sent. Nobody knows whether it was heard."""
 
-    @pytest.fixture
-    def break_after(self, lots, monkeypatch):
-        """Let the next call of a verb break the connection, after it was written or before."""
-
-        def install(verb, written):
-            real = getattr(type(lots), verb)
-
-            def once(*args):
-                monkeypatch.setattr(type(lots), verb, real)
-                if written:
-                    real(*args)
-                connection.connection.close()
-                error = OperationalError("server closed the connection unexpectedly")
-                error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
-                raise error
-
-            monkeypatch.setattr(type(lots), verb, once)
-
-        yield install
-        connection.close()
-
     def commit_over(self, committer, outcomes):
         with pytest.raises(ConnectionLost):
             committer.commit(outcomes)
@@ -635,7 +593,7 @@ class TestLostAnswer:
     def test_of_moves_counts_them_once_and_drops_none(self, written, lots, committer, events, break_after):
         rows = [Lot.objects.create() for _ in range(3)]
         outcomes = [outcome_of(lease, Transitioned) for lease in claim(lots)]
-        break_after("enter", written)
+        break_after("enter", written=written)
         assert self.commit_over(committer, outcomes) == []
         assert [columns_of(row).status for row in rows] == ["SOLD"] * 3
         assert [row.states.history.count() for row in rows] == [1, 1, 1]
@@ -647,7 +605,7 @@ class TestLostAnswer:
     def test_of_others_drops_none(self, kind, verb, written, lots, committer, events, break_after):
         lot = Lot.objects.create()
         outcome = outcome_of(claim_one(lots), kind)
-        break_after(verb, written)
+        break_after(verb, written=written)
         assert self.commit_over(committer, [outcome]) == []
         row = columns_of(lot)
         assert (row.lease_expires_at, row.failures) == (None, int(kind is Failed))
@@ -711,26 +669,21 @@ class TestLostAnswer:
 
 @really
 class TestTrackedTransaction:
-    def test_knows_that_it_was_committed_whatever_is_raised_after(self):
+    @pytest.mark.parametrize(
+        ("act", "error", "is_committed"),
+        [
+            (lambda: transaction.on_commit(lambda: 1 / 0), ZeroDivisionError, True),
+            (lambda: 1 / 0, ZeroDivisionError, False),
+            (lambda: transaction.set_rollback(True), RolledBack, False),
+        ],
+        ids=["an error after the commit", "an error before it", "marked, and not undone in silence"],
+    )
+    def test_knows_whether_it_was_committed_whatever_is_raised(self, act, error, is_committed):
         block = TrackedTransaction("default")
-        with pytest.raises(ZeroDivisionError), block:
+        with pytest.raises(error), block:
             Lot.objects.create()
-            transaction.on_commit(lambda: 1 / 0)
-        assert (block.is_committed, Lot.objects.count()) == (True, 1)
-
-    def test_knows_that_it_was_not(self):
-        block = TrackedTransaction("default")
-        with pytest.raises(ZeroDivisionError), block:
-            Lot.objects.create()
-            1 / 0  # noqa: B018
-        assert (block.is_committed, Lot.objects.count()) == (False, 0)
-
-    def test_does_not_undo_in_silence_what_was_marked_for_it(self):
-        block = TrackedTransaction("default")
-        with pytest.raises(RolledBack), block:
-            Lot.objects.create()
-            transaction.set_rollback(True)
-        assert (block.is_committed, Lot.objects.count()) == (False, 0)
+            act()
+        assert (block.is_committed, Lot.objects.count()) == (is_committed, is_committed)
 
     def test_does_not_take_its_end_for_that_of_another_within(self):
         def program():
@@ -796,24 +749,26 @@ class TestMovedByItsHandler:
         assert (row.failures, row.error) == ((0, "") if caught else (1, "ValueError: on second thought"))
         assert events.total["waited" if caught else "failed"] == 1
 
-    def test_and_then_fails_keeps_the_move(self, executor, committer, events, monkeypatch, caplog):
+    @pytest.mark.parametrize(
+        ("answer", "said"),
+        [
+            (
+                ValueError("too late"),
+                "its handler moved it from 'NEW' and then raised. The move stands. ValueError: too late",
+            ),
+            ("DONE", "The handler moved the row itself and returned 'DONE' as well."),
+        ],
+        ids=["and then failed", "and named another state"],
+    )
+    def test_keeps_the_move(self, answer, said, executor, committer, monkeypatch, caplog):
         def start(self, ctx):
             self.states.transition_to("DOING")
-            raise ValueError("too late")
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
         monkeypatch.setattr(Chore, "start", start)
         chore = Chore.objects.create()
         committer.commit(run(executor, lane_of(Chore)))
         assert (columns_of(chore).status, columns_of(chore).failures) == ("DOING", 0)
-        assert "its handler moved it from 'NEW' and then raised. The move stands. ValueError: too late" in caplog.text
-
-    def test_and_named_another_state_keeps_the_move(self, executor, committer, monkeypatch, caplog):
-        def start(self, ctx):
-            self.states.transition_to("DOING")
-            return "DONE"
-
-        monkeypatch.setattr(Chore, "start", start)
-        chore = Chore.objects.create()
-        committer.commit(run(executor, lane_of(Chore)))
-        assert columns_of(chore).status == "DOING"
-        assert "The handler moved the row itself and returned 'DONE' as well." in caplog.text
+        assert said in caplog.text

@@ -11,7 +11,6 @@ from lab.models import Lot, Ticking
 from statemachine_fields.worker import commit as module
 from statemachine_fields.worker.commit import CommitLoop, CommitRouter, ConnectionLost
 from statemachine_fields.worker.connections import OwnConnections, Reconnect
-from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcomes import (
     Deleted,
@@ -29,16 +28,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
 
 class Enough(Exception):
     """Ends a loop that has no end."""
-
-
-@pytest.fixture
-def lots():
-    return lane_of(Lot)
-
-
-@pytest.fixture
-def inflight(lots):
-    return InFlight(Buffer([lots], {}))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from statemachine_fields.worker import coroutines as module
 from statemachine_fields.worker.coroutines import CoroutineExecutor, CoroutineThreads, EventLoop
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.outcomes import Failed, Transitioned
-from tests.worker.rows import lane_of, lease_on, not_mariadb
+from tests.worker.rows import lease_on, not_mariadb
 
 pytestmark = not_mariadb
 
@@ -189,11 +189,6 @@ class Loop:
 @pytest.fixture
 def loop():
     return Loop()
-
-
-@pytest.fixture
-def pings():
-    return lane_of(Ping)
 
 
 def answer(monkeypatch, program):

@@ -202,21 +202,14 @@ def test_a_claim_grows_older_with_its_row():
     assert timedelta(hours=1) - CLOSE < timezone.now() - chore.status_claimed_at < timedelta(hours=1) + A_WHILE
 
 
-def test_a_row_that_waits_and_one_that_is_due_in_between():
-    order = []
-
-    def note(sender, instance, transition, **facts):
-        order.append((instance.pk, transition.to_status))
-
+def test_a_row_that_waits_and_one_that_is_due_in_between(heard):
     waiting = Chore.objects.create(script={"NEW": None})
     other = Chore.objects.create(script={"NEW": "HELD"})
     other.states.run_at(timezone.now() + timedelta(minutes=3, seconds=30))
-    post_transition.connect(note, sender=Chore)
-    try:
-        tally = drain(Chore, at=timedelta(minutes=6, seconds=30))
-    finally:
-        post_transition.disconnect(note, sender=Chore)
-    assert (order, tally.waited) == ([(other.pk, "HELD")], 7)
+    moves = heard(post_transition, sender=Chore)
+    tally = drain(Chore, at=timedelta(minutes=6, seconds=30))
+    assert [(told["instance"].pk, told["transition"].to_status) for told in moves] == [(other.pk, "HELD")]
+    assert tally.waited == 7
     waiting.refresh_from_db()
     other.refresh_from_db()
     since = timezone.now() - other.status_changed_at
@@ -224,38 +217,31 @@ def test_a_row_that_waits_and_one_that_is_due_in_between():
     assert timedelta(seconds=0) < waiting.status_next_at - timezone.now() <= timedelta(seconds=30)
 
 
-def test_rows_of_all_machines_run_in_the_order_in_which_they_are_due():
-    order = []
-
-    def note(sender, instance, transition, **facts):
-        order.append((sender.__name__, transition.to_status))
-
-    post_transition.connect(note)
-    try:
-        Ticking.objects.create()  # after a minute, after a day
-        Lot.objects.create(status="SOLD")  # deleted after a day
-        chore = Chore.objects.create(script={"NEW": "HELD"})  # at once
-        chore.states.run_at(timezone.now() + timedelta(seconds=90))
-        tally = drain(at=timedelta(days=2))
-    finally:
-        post_transition.disconnect(note)
-    assert order == [("Ticking", "STALE"), ("Chore", "HELD"), ("Ticking", "GONE")]
+def test_rows_of_all_machines_run_in_the_order_in_which_they_are_due(heard):
+    moves = heard(post_transition)
+    Ticking.objects.create()  # after a minute, after a day
+    Lot.objects.create(status="SOLD")  # deleted after a day
+    chore = Chore.objects.create(script={"NEW": "HELD"})  # at once
+    chore.states.run_at(timezone.now() + timedelta(seconds=90))
+    tally = drain(at=timedelta(days=2))
+    assert [(told["sender"], told["transition"].to_status) for told in moves] == [
+        (Ticking, "STALE"),
+        (Chore, "HELD"),
+        (Ticking, "GONE"),
+    ]
     assert tally.deleted == 1
 
 
-def test_what_a_handler_makes_is_made_when_it_runs():
+def test_what_a_handler_makes_is_made_when_it_runs(connect):
     """A row that a receiver inserts on the way is as old as the move, and runs from there."""
 
     def make(sender, instance, transition, **facts):
         if transition.to_status == "STALE":
             Lot.objects.create(status="SOLD")
 
-    post_transition.connect(make, sender=Ticking)
-    try:
-        Ticking.objects.create()
-        drain(Ticking, at=timedelta(hours=30))
-    finally:
-        post_transition.disconnect(make, sender=Ticking)
+    connect(post_transition, make, Ticking)
+    Ticking.objects.create()
+    drain(Ticking, at=timedelta(hours=30))
     age = timezone.now() - Lot.objects.get().status_changed_at
     made_at = timedelta(minutes=1)
     assert timedelta(hours=30) - made_at - CLOSE < age < timedelta(hours=30) - made_at + A_WHILE
@@ -272,7 +258,7 @@ def test_time_passes_for_machines_that_are_not_drained():
     assert Lot.states.due().get() == lot
 
 
-def test_handlers_see_how_old_their_row_is():
+def test_handlers_see_how_old_their_row_is(connect):
     chore = Chore.objects.create(status="HELD")
     ages = []
 
@@ -282,11 +268,8 @@ def test_handlers_see_how_old_their_row_is():
     drain(Chore, at=timedelta(hours=5))
     chore.states.transition_to("NEW")
     chore.states.run_at(timezone.now() + timedelta(hours=2))
-    pre_transition.connect(note, sender=Chore)
-    try:
-        drain(Chore, at=timedelta(hours=8))
-    finally:
-        pre_transition.disconnect(note, sender=Chore)
+    connect(pre_transition, note, Chore)
+    drain(Chore, at=timedelta(hours=8))
     assert timedelta(hours=2) <= ages[0] < timedelta(hours=2) + A_WHILE
 
 

@@ -10,23 +10,12 @@ from django.db import DatabaseError
 from lab.models import Chore, Lot
 from statemachine_fields.worker.connections import OwnConnections
 from statemachine_fields.worker.heartbeat import Heartbeat
-from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.lease import now
 from tests.worker.rows import about, claim, columns_of, elsewhere, lane_of, not_mariadb, only_postgresql, seconds_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
 
 SECONDS = 600.0
-
-
-@pytest.fixture
-def lots():
-    return lane_of(Lot)
-
-
-@pytest.fixture
-def inflight(lots):
-    return InFlight(Buffer([lots], {}))
 
 
 @pytest.fixture

@@ -11,11 +11,6 @@ from tests.worker.rows import Clock, lane_of, lease_on
 
 
 @pytest.fixture
-def chores():
-    return lane_of(Chore)
-
-
-@pytest.fixture
 def inflight(chores):
     return InFlight(Buffer([chores], {}))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections import Counter
 
@@ -18,6 +17,7 @@ from statemachine_fields.db.postgresql_claims import LOCKS, due_text, due_values
 from statemachine_fields.db.tallies import AT_ONCE, Tally
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.worker.models import RunStatistics
+from tests.together import together
 from tests.worker.rows import (
     about,
     claim,
@@ -38,20 +38,16 @@ from tests.worker.rows import (
 pytestmark = [pytest.mark.django_db, not_mariadb]
 
 
+def of_one(verb):
+    """Return a verb of lanes for a single lease."""
+    return lambda lane, lease, *rest: getattr(lane, verb)([lease.key], [lease.token], *rest)
+
+
+held, release, unclaim = (of_one(verb) for verb in ("held", "release", "unclaim"))
+
+
 def beat(lane, lease, seconds=60):
-    return lane.beat([lease.key], [lease.token], seconds)
-
-
-def held(lane, lease):
-    return lane.held([lease.key], [lease.token])
-
-
-def release(lane, lease):
-    return lane.release([lease.key], [lease.token])
-
-
-def unclaim(lane, lease):
-    return lane.unclaim([lease.key], [lease.token])
+    return of_one("beat")(lane, lease, seconds)
 
 
 def leased(lease, status=None):
@@ -87,11 +83,6 @@ def lock(lane, lease):
 
 def recover(lane, owner, states=None):
     return lane.dialect.recover(lane.connection, lane.bound.table, states or lane.states, Left(owner)).rows
-
-
-@pytest.fixture
-def lots():
-    return lane_of(Lot)
 
 
 @pytest.fixture
@@ -184,18 +175,13 @@ class TestClaim:
     @pytest.mark.django_db(transaction=True)
     def test_never_gives_a_row_to_two(self, lots):
         Lot.objects.bulk_create(Lot() for _ in range(60))
-        barrier, claims = threading.Barrier(4), []
+        claims = []
 
         def take():
-            barrier.wait(10)
             while leases := claim(lots, 3):
                 claims.extend(lease.key for lease in leases)
 
-        threads = [threading.Thread(target=elsewhere, args=[take]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        assert together(*[lambda: elsewhere(take)] * 4) == [None] * 4
         assert sorted(claims) == sorted(Lot.objects.values_list("pk", flat=True))
 
     @only_postgresql
@@ -338,15 +324,14 @@ def there_and_back(lot):
 class TestToken:
     """Who holds the current token is heard. Nobody else is, whatever became of the row meanwhile."""
 
+    @pytest.mark.parametrize(
+        "is_over", [False, True], ids=["while the lease lasts", "after it, if nobody took the row"]
+    )
     @pytest.mark.parametrize("verb", VERBS)
-    def test_is_heard_while_the_lease_lasts(self, verb, lots, lot):
+    def test_is_heard(self, verb, is_over, lots, lot):
         lease = claim_one(lots)
-        assert VERBS[verb](lots, lease) in ({lot.pk}, True)
-
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_is_heard_after_the_time_is_up_if_nobody_took_the_row(self, verb, lots, lot):
-        lease = claim_one(lots)
-        let_lease_run_out(lot)
+        if is_over:
+            let_lease_run_out(lot)
         assert VERBS[verb](lots, lease) in ({lot.pk}, True)
 
     @pytest.mark.parametrize("end", ENDS)
@@ -668,18 +653,11 @@ class TestAddUp:
 
     @pytest.mark.django_db(transaction=True)
     def test_loses_nothing_however_many_write_at_once(self):
-        barrier = threading.Barrier(4)
-
         def write():
-            barrier.wait(10)
             for number in range(10):
                 tallies = [Tally("a.A", state, kind, 1) for state in ("NEW", "OLD") for kind in ("failed", "moved")]
                 self.add(*(tallies if number % 2 else tallies[::-1]))
 
-        threads = [threading.Thread(target=elsewhere, args=[write]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        assert together(*[lambda: elsewhere(write)] * 4) == [None] * 4
         found = sorted(RunStatistics.objects.values_list("state", "kind", "count"))
         assert found == [(state, kind, 40) for state in ("NEW", "OLD") for kind in ("failed", "moved")]

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from lab.models import Chore, Payment, Ping
+from lab.models import Chore
 from statemachine_fields.worker import running as module
 from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.lease import now
 from statemachine_fields.worker.outcomes import Conflicted, Released, Transitioned
 from statemachine_fields.worker.running import RunLoop
-from tests.worker.rows import lane_of, lease_on
+from tests.worker.rows import lease_on
 
 
 class NothingToDo(Exception):
@@ -48,21 +48,6 @@ class Coroutines:
 
     def start(self, lease, finish):
         self.started.append((lease, finish))
-
-
-@pytest.fixture
-def chores():
-    return lane_of(Chore)
-
-
-@pytest.fixture
-def payments():
-    return lane_of(Payment)
-
-
-@pytest.fixture
-def pings():
-    return lane_of(Ping)
 
 
 @pytest.fixture
