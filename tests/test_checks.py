@@ -13,7 +13,7 @@ from django.core import checks
 from django.db import models
 from django.test.utils import override_settings
 
-from statemachine_fields import StateMachine, Transition, handler
+from statemachine_fields import StateMachine, Transition
 from statemachine_fields import checks as our_checks
 from statemachine_fields.machine.registry import attributes_of
 from tests.declared import lab_model
@@ -134,9 +134,10 @@ class TestColumnTaken:
         assert problems(order) == [self.expected(order, "status")]
 
     def test_by_a_field_with_the_name_of_a_column_of_the_clock(self):
+        states = machine()
         plain = lab_model(status_error=models.TextField(), states=machine())
-        handled = {"go_on": handler("A")(lambda self: "B")}
-        timed = lab_model(name="Timed", status_error=models.TextField(), states=machine(), **handled)
+        handled = {"states": states, "go_on": states.handler("A")(lambda self: "B")}
+        timed = lab_model(name="Timed", status_error=models.TextField(), **handled)
         assert problems(plain) == []
         assert problems(timed) == [self.expected(timed, "status_error")]
 

@@ -6,12 +6,16 @@ import functools
 
 import pytest
 from django.db import models
-from django.test.utils import isolate_apps
 
 from lab.models import ByHand, ByOtherWorker, ByWorker, Chore, Payment, Ping
 from statemachine_fields import State, StateMachine, handler
 from statemachine_fields.schedule.handlers import Handler
 from statemachine_fields.worker import HandlerContext
+from tests.declared import lab_model
+
+pytestmark = pytest.mark.usefixtures("isolated")
+
+ABSTRACT = {"abstract": True}
 
 
 class Choices(models.TextChoices):
@@ -32,14 +36,9 @@ def methods(bound) -> dict[str, str]:
     return {state: its.name for state, its in handlers(bound).items()}
 
 
-@pytest.fixture(autouse=True)
-def _isolated():
-    with isolate_apps("lab"):
-        yield
-
-
-class Meta:
-    app_label = "lab"
+def to(state):
+    """Return a method that leads there."""
+    return lambda self: state
 
 
 class TestMarks:
@@ -51,58 +50,30 @@ class TestMarks:
         assert ByWorker().go_on() == "LAST"
 
     def test_a_method_may_serve_several_states(self):
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-
-            @states.handler("A", "B")
-            def go_on(self):
-                return "C"
-
-        assert methods(Order.states._meta) == {"A": "go_on", "B": "go_on"}
+        states = machine()
+        order = lab_model(states=states, go_on=states.handler("A", "B")(to("C")))
+        assert methods(order.states._meta) == {"A": "go_on", "B": "go_on"}
 
     def test_decorators_may_be_stacked(self):
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-
-            @states.handler("A", atomic=True)
-            @states.handler("B")
-            def go_on(self):
-                return "C"
-
-        assert {state: its.atomic for state, its in handlers(Order.states._meta).items()} == {"A": True, "B": False}
+        states = machine()
+        order = lab_model(states=states, go_on=states.handler("A", atomic=True)(states.handler("B")(to("C"))))
+        assert {state: its.atomic for state, its in handlers(order.states._meta).items()} == {"A": True, "B": False}
 
     def test_enum_members_stand_for_their_values(self):
-        class Order(models.Model):
-            Meta = Meta
-            states = StateMachine(Choices, Choices.A, {Choices.A: [Choices.B]})
-
-            @states.handler(Choices.A)
-            def go_on(self):
-                return Choices.B
-
-        assert [type(state) for state in handlers(Order.states._meta)] == [str]
+        states = StateMachine(Choices, Choices.A, {Choices.A: [Choices.B]})
+        order = lab_model(states=states, go_on=states.handler(Choices.A)(to(Choices.B)))
+        assert [type(state) for state in handlers(order.states._meta)] == [str]
 
     def test_how_to_call_it_is_seen(self):
         assert handlers(Payment.states._meta)["OPEN"] == Handler("book", atomic=True)
         assert handlers(Ping.states._meta)["SENT"] == Handler("await_answer", is_async=True, wants_context=True)
 
     def test_a_handler_makes_the_machine_timed(self):
-        class Plain(models.Model):
-            Meta = Meta
-            states = machine()
-
-        class Timed(models.Model):
-            Meta = Meta
-            states = machine()
-
-            @states.handler("A")
-            def go_on(self):
-                return "B"
-
-        assert (Plain.states._meta.is_timed, Timed.states._meta.is_timed) == (False, True)
-        assert Plain.states._meta.schedules == {}
+        states = machine()
+        plain = lab_model(name="Plain", states=machine())
+        timed = lab_model(name="Timed", states=states, go_on=states.handler("A")(to("B")))
+        assert (plain.states._meta.is_timed, timed.states._meta.is_timed) == (False, True)
+        assert plain.states._meta.schedules == {}
 
     def test_decorated_methods_are_handlers_in_either_order(self):
         def loud(method):
@@ -112,32 +83,16 @@ class TestMarks:
 
             return wrapper
 
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-
-            @states.handler("A")
-            @loud
-            def outside(self, ctx):
-                return "B"
-
-            @loud
-            @states.handler("B")
-            def inside(self):
-                return "C"
-
-        assert methods(Order.states._meta) == {"A": "outside", "B": "inside"}
-        assert [its.wants_context for its in handlers(Order.states._meta).values()] == [True, False]
+        states = machine()
+        outside = states.handler("A")(loud(lambda self, ctx: "B"))
+        order = lab_model(states=states, outside=outside, inside=loud(states.handler("B")(to("C"))))
+        assert methods(order.states._meta) == {"A": "outside", "B": "inside"}
+        assert [its.wants_context for its in handlers(order.states._meta).values()] == [True, False]
 
 
 class TestArguments:
     def described(self, method) -> Handler:
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-            go_on = handler("A")(method)
-
-        return handlers(Order.states._meta)["A"]
+        return handlers(lab_model(states=machine(), go_on=handler("A")(method)).states._meta)["A"]
 
     @pytest.mark.parametrize(
         ("method", "wants"),
@@ -177,71 +132,42 @@ class TestArguments:
 class TestInheritance:
     @pytest.fixture
     def base(self):
-        class Base(models.Model):
-            states = machine()
-
-            class Meta:
-                abstract = True
-                app_label = "lab"
-
-            @states.handler("A", atomic=True)
-            def go_on(self):
-                return "B"
-
-        return Base
+        states = machine()
+        return lab_model(name="Base", meta=ABSTRACT, states=states, go_on=states.handler("A", atomic=True)(to("B")))
 
     def test_children_of_an_abstract_base_have_its_handlers(self, base):
-        class One(base):
-            pass
+        one, two = lab_model(base, name="One"), lab_model(base, name="Two")
+        assert methods(one.states._meta) == methods(two.states._meta) == {"A": "go_on"}
 
-        class Two(base):
-            pass
-
-        assert methods(One.states._meta) == methods(Two.states._meta) == {"A": "go_on"}
-
-    def test_a_method_is_overridden_by_its_name(self, base):
-        class One(base):
-            def go_on(self, ctx):
-                return "C"
-
-        assert handlers(One.states._meta)["A"] == Handler("go_on", atomic=True, wants_context=True)
-        assert One().go_on(None) == "C"
-
-    def test_a_state_is_given_to_another_method(self, base):
-        class One(base):
-            @handler("A")
-            def other(self):
-                return "C"
-
-        assert handlers(One.states._meta)["A"] == Handler("other")
-
-    def test_the_state_of_an_overridden_method_can_be_named_again(self, base):
-        class One(base):
-            @handler("A", atomic=False)
-            def go_on(self):
-                return "C"
-
-        assert handlers(One.states._meta)["A"] == Handler("go_on", atomic=False)
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            ({"go_on": lambda self, ctx: "C"}, Handler("go_on", atomic=True, wants_context=True)),
+            ({"other": handler("A")(to("C"))}, Handler("other")),
+            ({"go_on": handler("A", atomic=False)(to("C"))}, Handler("go_on", atomic=False)),
+        ],
+        ids=["overridden by its name", "given to another method", "overridden and named again"],
+    )
+    def test_the_handler_of_a_state_is_that_of_the_child(self, body, expected, base):
+        one = lab_model(base, name="One", **body)
+        assert handlers(one.states._meta)["A"] == expected
+        assert getattr(one(), expected.name)(*[None] * expected.wants_context) == "C"
 
     def test_a_handler_is_dropped_with_none(self, base):
-        class One(base):
-            go_on = None
-
-        assert not One.states._meta.is_timed
-        assert [field.name for field in One._meta.local_fields][-1] == "status_changed_at"
+        one = lab_model(base, name="One", go_on=None)
+        assert not one.states._meta.is_timed
+        assert [field.name for field in one._meta.local_fields][-1] == "status_changed_at"
 
     def test_an_override_must_be_a_method(self, base):
         with pytest.raises(TypeError, match=r"^lab.One.go_on\(\) overrides a handler, so it must be a method, got"):
-
-            class One(base):
-                go_on = property(lambda self: "C")
+            lab_model(base, name="One", go_on=property(to("C")))
 
     def test_an_atomic_handler_cannot_be_overridden_with_an_async_one(self, base):
-        with pytest.raises(TypeError, match="overrides an atomic handler with an async one"):
+        async def go_on(self):
+            return "C"
 
-            class One(base):
-                async def go_on(self):
-                    return "C"
+        with pytest.raises(TypeError, match="overrides an atomic handler with an async one"):
+            lab_model(base, name="One", go_on=go_on)
 
     def test_a_child_may_be_the_first_to_have_one(self):
         assert not ByHand.states._meta.is_timed
@@ -250,159 +176,67 @@ class TestInheritance:
         assert ByWorker.states._meta.schedules["FIRST"].handler == ByOtherWorker.states._meta.schedules["FIRST"].handler
 
     def test_mixins_may_bring_one(self, base):
-        class Going:
-            @handler("B")
-            def finish(self):
-                return "C"
-
-        class One(Going, base):
-            pass
-
-        assert methods(One.states._meta) == {"A": "go_on", "B": "finish"}
+        going = type("Going", (), {"finish": handler("B")(to("C"))})
+        assert methods(lab_model(going, base).states._meta) == {"A": "go_on", "B": "finish"}
 
     def test_the_most_derived_wins_in_a_diamond(self, base):
-        class Left(base):
-            class Meta(base.Meta):
-                abstract = True
-
-            @handler("A")
-            def left(self):
-                return "B"
-
-        class Right(base):
-            class Meta(base.Meta):
-                abstract = True
-
-            @handler("A")
-            def right(self):
-                return "B"
-
-        class Both(Left, Right):
-            pass
-
-        assert methods(Both.states._meta) == {"A": "left"}
+        left = lab_model(base, name="Left", meta=ABSTRACT, left=handler("A")(to("B")))
+        right = lab_model(base, name="Right", meta=ABSTRACT, right=handler("A")(to("B")))
+        assert methods(lab_model(left, right).states._meta) == {"A": "left"}
 
     def test_proxies_and_multi_table_children_share(self, base):
-        class Parent(base):
-            pass
-
-        class Proxy(Parent):
-            class Meta(base.Meta):
-                abstract = False
-                proxy = True
-
-        class Child(Parent):
-            pass
-
-        assert Proxy.states is Child.states is Parent.states
+        parent = lab_model(base, name="Parent")
+        proxy, child = lab_model(parent, name="Proxy", meta={"proxy": True}), lab_model(parent, name="Child")
+        assert proxy.states is child.states is parent.states
 
     def test_a_machine_of_a_childs_own_is_none_of_the_parents_business(self):
-        class Going:
-            @handler("A")
-            def go_on(self):
-                return "B"
-
-        class Parent(Going, models.Model):
-            Meta = Meta
-            states = machine()
-
-        class Child(Parent):
-            Meta = Meta
-            own = machine(field="own_status")
-
-            @handler("B", machine="own")
-            def finish(self):
-                return "C"
-
-        assert methods(Parent.states._meta) == {"A": "go_on"}
-        assert methods(Child.own._meta) == {"B": "finish"}
+        going = type("Going", (), {"go_on": handler("A")(to("B"))})
+        parent = lab_model(going, models.Model, name="Parent", states=machine())
+        finish = handler("B", machine="own")(to("C"))
+        child = lab_model(parent, name="Child", own=machine(field="own_status"), finish=finish)
+        assert methods(parent.states._meta) == {"A": "go_on"}
+        assert methods(child.own._meta) == {"B": "finish"}
 
     def test_a_machine_that_is_declared_anew_starts_without_handlers(self, base):
-        class One(base):
-            states = machine(timed=True)
-
-        assert methods(One.states._meta) == {}
+        assert methods(lab_model(base, states=machine(timed=True)).states._meta) == {}
 
 
 class TestSeveralMachines:
-    def test_the_one_that_has_the_state_is_meant(self):
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-            payment = StateMachine([("OPEN", ""), ("PAID", "")], "OPEN", {"OPEN": ["PAID"]}, field="payment_status")
+    @pytest.fixture
+    def two(self):
+        return {"states": machine(), "other": machine(field="other_status")}
 
-            @handler("OPEN")
-            def pay(self):
-                return "PAID"
+    @pytest.fixture
+    def payment(self):
+        return StateMachine([("OPEN", ""), ("PAID", "")], "OPEN", {"OPEN": ["PAID"]}, field="payment_status")
 
-        assert (Order.states._meta.is_timed, Order.payment._meta.is_timed) == (False, True)
+    def test_the_one_that_has_the_state_is_meant(self, payment):
+        order = lab_model(states=machine(), payment=payment, pay=handler("OPEN")(to("PAID")))
+        assert (order.states._meta.is_timed, order.payment._meta.is_timed) == (False, True)
 
     @pytest.mark.parametrize("named", ["states", "other"])
-    def test_the_one_that_is_named_is_meant(self, named):
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-            other = machine(field="other_status")
-
-            @handler("A", machine=named)
-            def go_on(self):
-                return "B"
-
-        timed = {name: getattr(Order, name)._meta.is_timed for name in ("states", "other")}
+    def test_the_one_that_is_named_is_meant(self, named, two):
+        order = lab_model(**two, go_on=handler("A", machine=named)(to("B")))
+        timed = {name: getattr(order, name)._meta.is_timed for name in ("states", "other")}
         assert timed == {"states": named == "states", "other": named == "other"}
 
-    def test_each_may_have_its_own(self):
-        class Order(models.Model):
-            Meta = Meta
-            states = machine()
-            other = machine(field="other_status")
+    def test_each_may_have_its_own(self, two):
+        both = {"one": two["states"].handler("A")(to("B")), "two": two["other"].handler("A")(to("B"))}
+        order = lab_model(**two, **both)
+        assert (methods(order.states._meta), methods(order.other._meta)) == ({"A": "one"}, {"A": "two"})
 
-            @states.handler("A")
-            def one(self):
-                return "B"
-
-            @other.handler("A")
-            def two(self):
-                return "B"
-
-        assert (methods(Order.states._meta), methods(Order.other._meta)) == ({"A": "one"}, {"A": "two"})
-
-    def test_which_one_is_meant_must_be_clear(self):
-        with pytest.raises(
-            ValueError, match=r"handles 'A', which states and other declare. Say which: @handler\('A', mac"
-        ):
-
-            class Order(models.Model):
-                Meta = Meta
-                states = machine()
-                other = machine(field="other_status")
-
-                @handler("A")
-                def go_on(self):
-                    return "B"
+    def test_which_one_is_meant_must_be_clear(self, two):
+        words = r"handles 'A', which states and other declare. Say which: @handler\('A', mac"
+        with pytest.raises(ValueError, match=words):
+            lab_model(**two, go_on=handler("A")(to("B")))
 
     def test_one_that_is_not_there_cannot_be_named(self):
         with pytest.raises(ValueError, match=r"^lab.Order.go_on\(\): there is no machine 'flow' on the model.$"):
+            lab_model(states=machine(), go_on=handler("A", machine="flow")(to("B")))
 
-            class Order(models.Model):
-                Meta = Meta
-                states = machine()
-
-                @handler("A", machine="flow")
-                def go_on(self):
-                    return "B"
-
-    def test_a_state_of_another_than_the_named_one_is_refused(self):
+    def test_a_state_of_another_than_the_named_one_is_refused(self, payment):
         with pytest.raises(ValueError, match="handles 'OPEN', which no machine declares"):
-
-            class Order(models.Model):
-                Meta = Meta
-                states = machine()
-                payment = StateMachine([("OPEN", ""), ("PAID", "")], "OPEN", {}, field="payment_status")
-
-                @handler("OPEN", machine="states")
-                def go_on(self):
-                    return "B"
+            lab_model(states=machine(), payment=payment, go_on=handler("OPEN", machine="states")(to("B")))
 
 
 class TestWrongDeclarations:
@@ -412,21 +246,11 @@ class TestWrongDeclarations:
 
     @pytest.mark.parametrize("timed", [False, True])
     def test_state_that_is_not_declared_by_what_is_inherited(self, timed):
-        class Base(models.Model):
-            states = StateMachine(
-                [State("FIRST", retry_after=60 if timed else None), State("LAST")], "FIRST", {"FIRST": ["LAST"]}
-            )
-
-            class Meta:
-                abstract = True
-                app_label = "lab"
-
+        first = State("FIRST", retry_after=60 if timed else None)
+        states = StateMachine([first, State("LAST")], "FIRST", {"FIRST": ["LAST"]})
+        base = lab_model(name="Base", meta=ABSTRACT, states=states)
         with pytest.raises(ValueError, match=r"handles 'FRIST', which no machine declares. Did you mean 'FIRST'\?"):
-
-            class One(Base):
-                @handler("FRIST")
-                def go_on(self):
-                    return "LAST"
+            lab_model(base, go_on=handler("FRIST")(to("LAST")))
 
     @pytest.mark.parametrize("states", [(), (5,), (["A", "B"],), (None,)])
     def test_states_are_named_one_by_one(self, states):
@@ -454,18 +278,8 @@ class TestWrongDeclarations:
             handler("A", atomic=True)(go_on)
 
     def test_two_handlers_for_a_state(self):
-        with pytest.raises(
-            ValueError, match=r"^lab.Order: one\(\) and two\(\) both handle 'A'. A state has one handler"
-        ):
-
-            class Order(models.Model):
-                Meta = Meta
-                states = machine()
-
-                @states.handler("A")
-                def one(self):
-                    return "B"
-
-                @handler("A")
-                def two(self):
-                    return "B"
+        states = machine()
+        both = {"one": states.handler("A")(to("B")), "two": handler("A")(to("B"))}
+        words = r"^lab.Order: one\(\) and two\(\) both handle 'A'. A state has one handler"
+        with pytest.raises(ValueError, match=words):
+            lab_model(states=states, **both)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import threading
 from dataclasses import replace
@@ -16,6 +15,7 @@ from lab.models import ByWorker, Chore, Crate, Sensor, Stamped, Ticking
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.schedule.reschedule import SAMPLE, Changes, Rescheduler, mismatches
+from tests.worker.rows import in_seconds, set_clock
 
 pytestmark = pytest.mark.django_db
 
@@ -24,21 +24,10 @@ DAY = 24 * 60 * 60.0
 SOON = 20
 
 
-def in_seconds(seconds):
-    return timezone.now() + datetime.timedelta(seconds=seconds)
-
-
-def write(row, **columns):
-    """Write columns of the machine as somebody with its own wrapper can."""
-    names = type(row).states._meta.names
-    written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
-    type(row)._base_manager.filter(pk=row.pk).update(**written)
-
-
 def chore(status="NEW", age=0.0, **columns):
     """Return a row that entered its state so many seconds ago."""
     row = Chore.objects.create(status=status)
-    write(row, changed_at=in_seconds(-age), **columns)
+    set_clock(row, changed_at=in_seconds(-age), **columns)
     return row
 
 
@@ -104,7 +93,7 @@ class TestRowsWithoutATime:
 
     def test_stay_as_they_are_in_a_state_that_is_not_declared(self):
         row = chore("NEW", 1000, next_at=None)
-        write(row, status="LOST")
+        set_clock(row, status="LOST")
         assert reschedule() == {}
 
     def test_are_due_for_a_worker_then(self):
@@ -125,54 +114,35 @@ class TestRowsWithATime:
         assert reschedule() == {}
         assert list(Chore.objects.order_by("pk").values()) == before
 
-    def test_lose_it_where_nothing_is_due_any_more(self, policy):
-        row = chore("NEW", 1000, next_at=in_seconds(30))
-        policy("NEW", handler=None)
-        assert reschedule() == {"NEW": Changes(lost=1)}
-        assert due_in(row) is None
-
-    def test_do_not_wait_longer_than_for_the_next_try(self, policy):
-        row = chore("DOING", 1000, next_at=in_seconds(50))
-        policy("DOING", retry_after=10.0)
-        assert reschedule() == {"DOING": Changes(changed=1)}
-        assert due_in(row) == about(10)
-
-    def test_are_not_held_back_by_a_longer_wait(self, policy):
-        row = chore("DOING", 1000, next_at=in_seconds(50))
-        policy("DOING", retry_after=3600.0)
-        assert reschedule() == {}
-        assert due_in(row) == about(50)
+    @pytest.mark.parametrize(
+        ("state", "age", "next_in", "options", "changes", "due"),
+        [
+            pytest.param("NEW", 1000, 30, {"handler": None}, Changes(lost=1), None, id="lose it where nothing is due"),
+            pytest.param("NEW", 60, 0, {"start_after": DAY}, Changes(changed=1), DAY - 60, id="follow a later start"),
+            pytest.param(
+                "DOING", 1000, 50, {"retry_after": 10.0}, Changes(changed=1), 10, id="wait only for the next try"
+            ),
+            pytest.param("DOING", 1000, 50, {"retry_after": 3600.0}, None, 50, id="are not held back by a longer wait"),
+            pytest.param(
+                "DOING", 600, 50, {"timeout_after": 620.0}, Changes(changed=1), 20, id="wait only for the time-out"
+            ),
+            pytest.param("DONE", 5 * DAY, 10 * DAY, {}, Changes(changed=1), 360 * DAY, id="follow a later deletion"),
+            pytest.param(
+                "DONE", 5 * DAY, 360 * DAY, {"delete_after": DAY}, Changes(changed=1), -4 * DAY, id="or an earlier one"
+            ),
+        ],
+    )
+    def test_go_by_the_policy_as_it_is_now(self, state, age, next_in, options, changes, due, policy):
+        row = chore(state, age, next_at=in_seconds(next_in))
+        policy(state, **options)
+        assert reschedule() == ({} if changes is None else {state: changes})
+        assert due_in(row) == about(due)
 
     def test_that_have_failed_keep_a_wait_that_has_grown(self):
         row = chore("NEW", 1000, next_at=in_seconds(3600), failures=2)
         endless = chore("NEW", 1000, next_at=in_seconds(9 * DAY), failures=2)
         assert reschedule() == {"NEW": Changes(changed=1)}
         assert (due_in(row), due_in(endless)) == (about(3600), about(DAY))
-
-    def test_do_not_wait_beyond_the_time_out(self, policy):
-        row = chore("DOING", 600, next_at=in_seconds(50))
-        policy("DOING", timeout_after=620.0)
-        assert reschedule() == {"DOING": Changes(changed=1)}
-        assert due_in(row) == about(20)
-
-    def test_follow_a_later_deletion(self, policy):
-        row = chore("DONE", 5 * DAY)
-        write(row, next_at=in_seconds(10 * DAY))
-        assert reschedule() == {"DONE": Changes(changed=1)}
-        assert due_in(row) == about(360 * DAY)
-
-    def test_follow_an_earlier_deletion(self, policy):
-        row = chore("DONE", 5 * DAY)
-        write(row, next_at=in_seconds(360 * DAY))
-        policy("DONE", delete_after=DAY)
-        assert reschedule() == {"DONE": Changes(changed=1)}
-        assert due_in(row) == about(-4 * DAY)
-
-    def test_follow_a_later_start(self, policy):
-        row = chore("NEW", 60)
-        policy("NEW", start_after=DAY)
-        assert reschedule() == {"NEW": Changes(changed=1)}
-        assert due_in(row) == about(DAY - 60)
 
     def test_in_the_hands_of_a_worker_are_left_to_it(self, policy):
         held = chore(
@@ -217,27 +187,18 @@ class TestRowsWithATime:
 
 
 class TestModels:
-    def test_without_handlers(self):
-        row = Ticking.objects.create()
-        write(row, next_at=None)
-        assert reschedule(Ticking.states._meta) == {"FRESH": Changes(gained=1)}
-        assert due_in(row) == about(60)
-
-    def test_with_another_key(self):
-        for row in [Crate.objects.create() for _ in range(7)]:
-            write(row, next_at=None)
-        assert reschedule(Crate.states._meta, batch_size=2) == {"NEW": Changes(gained=7)}
-
-    def test_in_two_tables(self):
-        for row in [Sensor.objects.create() for _ in range(3)]:
-            write(row, next_at=None)
-        assert reschedule(Sensor.states._meta) == {"NEW": Changes(gained=3)}
-        assert Sensor.states.due().count() == 3
-
-    def test_whose_state_says_nothing(self):
-        row = ByWorker.objects.create()
-        write(row, next_at=None)
-        assert reschedule(ByWorker.states._meta) == {"FIRST": Changes(gained=1)}
+    @pytest.mark.parametrize(
+        ("model", "state", "number", "due"),
+        [(Ticking, "FRESH", 1, 60), (Crate, "NEW", 7, 0), (Sensor, "NEW", 3, 0), (ByWorker, "FIRST", 1, 0)],
+        ids=["without handlers", "with another key", "in two tables", "whose state says nothing"],
+    )
+    def test_of_every_kind(self, model, state, number, due):
+        rows = [model.objects.create() for _ in range(number)]
+        for row in rows:
+            set_clock(row, next_at=None)
+        assert reschedule(model.states._meta, batch_size=2) == {state: Changes(gained=number)}
+        assert [due_in(row) for row in rows] == [about(due)] * number
+        assert model.states.due().count() == (0 if due else number)
 
     def test_that_are_not_timed_are_refused(self):
         with pytest.raises(StateMachineError, match="is not timed"):
@@ -356,10 +317,15 @@ class TestMismatches:
         chore("NEW", 1000, next_at=None, lease_expires_at=in_seconds(60))
         assert mismatches(Chore.states._meta, "default") == (False, False)
 
-    def test_rows_that_wait_for_nothing(self, policy):
-        chore("NEW", 1000)
-        policy("NEW", handler=None)
-        assert mismatches(Chore.states._meta, "default") == (True, False)
+    @pytest.mark.parametrize(
+        ("state", "columns", "options", "found"),
+        [("NEW", {}, {"handler": None}, (True, False)), ("DONE", {"next_at": None}, {}, (False, True))],
+        ids=["rows that wait for nothing", "rows without a time"],
+    )
+    def test_are_gone_once_rows_are_rescheduled(self, state, columns, options, found, policy):
+        chore(state, 1000, **columns)
+        policy(state, **options)
+        assert mismatches(Chore.states._meta, "default") == found
         reschedule()
         assert mismatches(Chore.states._meta, "default") == (False, False)
 
@@ -368,15 +334,9 @@ class TestMismatches:
         policy("NEW", handler=None)
         assert mismatches(Chore.states._meta, "default") == (False, False)
 
-    def test_rows_without_a_time(self):
-        chore("DONE", 1000, next_at=None)
-        assert mismatches(Chore.states._meta, "default") == (False, True)
-        reschedule()
-        assert mismatches(Chore.states._meta, "default") == (False, False)
-
     def test_rows_in_states_that_are_not_declared_are_nobodys(self):
         row = chore("NEW", 1000)
-        write(row, status="LOST")
+        set_clock(row, status="LOST")
         assert mismatches(Chore.states._meta, "default") == (False, False)
 
     def test_is_a_look_at_each_state_that_runs(self, django_assert_num_queries):

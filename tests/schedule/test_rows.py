@@ -31,12 +31,11 @@ from statemachine_fields import (
     UnrecordedStatusChange,
 )
 from statemachine_fields.db.columns import FEATURES
-from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.exceptions import RowLeased
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.lease import lanes_of
 from tests.declared import lab_model
 from tests.together import together
+from tests.worker.rows import in_seconds, lane_of, set_clock
 
 pytestmark = pytest.mark.django_db
 
@@ -45,10 +44,6 @@ POSTGRESQL = connection.vendor == "postgresql"
 DAY = 24 * 60 * 60.0
 #: How long after it was due a test may look.
 SOON = 20
-
-
-def in_seconds(seconds):
-    return timezone.now() + datetime.timedelta(seconds=seconds)
 
 
 def clock_of(row):
@@ -67,16 +62,13 @@ def free(token, next_at, claimed_at=None, attempts=0):
 
 def write(row, **columns):
     """Write columns of the machine as somebody with its own wrapper can."""
-    names = type(row).states._meta.names
-    written = {getattr(names, name): MachineValue(value) for name, value in columns.items()}
-    type(row)._base_manager.filter(pk=row.pk).update(**written)
+    set_clock(row, **columns)
     row.refresh_from_db()
 
 
 def lease(row, owner="worker-1", seconds=60.0):
     """Let a worker claim the row, and bring the instance up to that."""
-    [lane] = lanes_of([type(row).states._meta])
-    [taken] = [each for each in Claimer(owner, seconds).claim(lane, 100) if each.key == row.pk]
+    [taken] = [each for each in Claimer(owner, seconds).claim(lane_of(type(row)), 100) if each.key == row.pk]
     row.refresh_from_db()
     return taken
 
@@ -581,7 +573,7 @@ class TestMovesInTheForeground:
 
     def test_the_worker_that_held_the_row_is_not_heard(self, worn):
         row, token = worn
-        [lane] = lanes_of([Chore.states._meta])
+        lane = lane_of(Chore)
         row.states.transition_to("DOING")
         for verb in (lane.held, lane.release):
             assert verb([row.pk], [token]) == set()
@@ -727,8 +719,7 @@ class TestRelease:
         row, token = worn
         stale = Chore.objects.get()
         row.states.release()
-        [lane] = lanes_of([Chore.states._meta])
-        [taken] = Claimer("worker-2", 60).claim(lane, 1, suspects=True)
+        [taken] = Claimer("worker-2", 60).claim(lane_of(Chore), 1, suspects=True)
         assert taken.token == token + 2
         assert stale.states.release() is False
         assert clock_of(row)["lease_owner"] == "worker-2"
@@ -737,8 +728,7 @@ class TestRelease:
     def test_the_worker_is_not_heard_any_more(self, worn):
         row, token = worn
         row.states.release()
-        [lane] = lanes_of([Chore.states._meta])
-        assert lane.held([row.pk], [token]) == set()
+        assert lane_of(Chore).held([row.pk], [token]) == set()
 
     def test_of_a_multi_table_child(self):
         row = Sensor.objects.create()
@@ -802,8 +792,7 @@ class TestQuestions:
     def test_due_is_what_a_claim_takes(self):
         Chore.objects.bulk_create([Chore(status=status) for status in ("NEW", "DOING", "DONE", "FAILED", "HELD")])
         due = {chore.pk for chore in Chore.states.due()}
-        [lane] = lanes_of([Chore.states._meta])
-        assert {taken.key for taken in Claimer("worker-1", 60).claim(lane, 100)} == due
+        assert {taken.key for taken in Claimer("worker-1", 60).claim(lane_of(Chore), 100)} == due
         assert not Chore.states.due().exists()
         assert Chore.states.leased().count() == 2
 
@@ -886,14 +875,17 @@ class TestCost:
 
 @pytest.mark.django_db(transaction=True)
 class TestRaces:
-    def claim(self):
-        [lane] = lanes_of([Chore.states._meta])
-        return len(Claimer("worker-1", 60).claim(lane, 1))
-
-    def test_of_a_claim_and_run_at_one_knows_of_the_other(self):
+    def rows(self):
+        """Give a race several rows, one after the other."""
         for _ in range(5):
             Chore.objects.all().delete()
-            row = Chore.objects.create()
+            yield Chore.objects.create()
+
+    def claim(self):
+        return len(Claimer("worker-1", 60).claim(lane_of(Chore), 1))
+
+    def test_of_a_claim_and_run_at_one_knows_of_the_other(self):
+        for row in self.rows():
             later = in_seconds(3600)
             claimed, told = together(self.claim, lambda row=row, later=later: row.states.run_at(later))
             clock = clock_of(row)
@@ -903,18 +895,14 @@ class TestRaces:
                 assert (claimed, told, clock["next_at"]) == (0, None, later)
 
     def test_of_two_releases_one_did_it(self):
-        for _ in range(5):
-            Chore.objects.all().delete()
-            row = Chore.objects.create()
+        for row in self.rows():
             token = lease(row).token
             both = [Chore.objects.get(), Chore.objects.get()]
             assert sorted(together(*[each.states.release for each in both])) == [False, True]
             assert clock_of(row)["lease_token"] == token + 1
 
     def test_of_a_release_and_a_move_the_move_stands(self):
-        for _ in range(5):
-            Chore.objects.all().delete()
-            row = Chore.objects.create()
+        for row in self.rows():
             lease(row)
             other = Chore.objects.get()
             together(row.states.release, lambda other=other: other.states.transition_to("DONE"))
@@ -927,7 +915,7 @@ class TestRaces:
         """`run_at()` was in the way of a lease, and when it looks whose, there is none."""
         row = Chore.objects.create()
         taken = lease(row)
-        [lane] = lanes_of([Chore.states._meta])
+        lane = lane_of(Chore)
         released = []
 
         def release_first(execute, sql, params, many, context):

@@ -16,6 +16,7 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.outcomes import Deleted, Transitioned, Waited
 from tests.worker.rows import lane_of, lease_on
 
+RUN, RETRY, TIME_OUT, DELETE = UpcomingKind.RUN, UpcomingKind.RETRY, UpcomingKind.TIME_OUT, UpcomingKind.DELETE
 NOW = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
 
 
@@ -38,67 +39,91 @@ def see(its: Schedule, *, entered: float = 10, due: float | None = 5, failures: 
 
 
 class TestKinds:
-    def test_a_handler_runs(self):
-        assert see(clock()) == Upcoming(UpcomingKind.RUN, later(5), runs=True)
+    @pytest.mark.parametrize(
+        ("its", "row", "expected"),
+        [
+            pytest.param(clock(), {}, Upcoming(RUN, later(5), runs=True), id="a handler runs"),
+            pytest.param(
+                clock(max_attempts=5, error_to="B"),
+                {"failures": 1},
+                Upcoming(RETRY, later(5), attempt=2, of=5, runs=True),
+                id="a handler that failed is tried again",
+            ),
+            pytest.param(
+                clock(),
+                {"failures": 7},
+                Upcoming(RETRY, later(5), attempt=8, runs=True),
+                id="without a limit the tries are of no number",
+            ),
+            pytest.param(
+                clock(handled=False, timeout_after=24, timeout_to="B"),
+                {"due": 14},
+                Upcoming(TIME_OUT, later(14), to_state="B"),
+                id="a time-out says where to",
+            ),
+            pytest.param(
+                clock(timeout_after=24, timeout_to="B"),
+                {"due": 14},
+                Upcoming(TIME_OUT, later(14), to_state="B", runs=True),
+                id="the time-out of a state with a handler is tried once more",
+            ),
+            pytest.param(
+                clock(timeout_after=24, timeout_to="B"),
+                {"due": 13.999},
+                Upcoming(TIME_OUT, later(13.999), to_state="B", runs=True),
+                id="two readings of a clock are one instant",
+            ),
+            pytest.param(
+                clock(handled=False, delete_after=24),
+                {"due": 14},
+                Upcoming(DELETE, later(14)),
+                id="a deletion",
+            ),
+            pytest.param(
+                clock(handled=False, delete_after=24, timeout_after=24, timeout_to="B"),
+                {"due": 14},
+                Upcoming(DELETE, later(14)),
+                id="a deletion comes before a time-out of the same instant",
+            ),
+            pytest.param(
+                clock(handled=False, delete_after=100),
+                {"due": 0},
+                Upcoming(DELETE, later(90)),
+                id="a row that was made due waits for its deadline where nothing runs",
+            ),
+            pytest.param(
+                clock(handled=False, timeout_after=20, timeout_to="B"),
+                {"due": 500},
+                Upcoming(TIME_OUT, later(500), to_state="B"),
+                id="a row that was put off is put off",
+            ),
+            pytest.param(
+                clock(timeout_after=60, timeout_to="B"),
+                {"entered": 100, "due": -70},
+                Upcoming(TIME_OUT, ago(70), to_state="B", runs=True),
+                id="a try that nobody made in time is a time-out by now",
+            ),
+            pytest.param(clock(), {"due": None}, None, id="nothing is due"),
+            pytest.param(clock(handled=False), {}, None, id="nothing is ever due"),
+        ],
+    )
+    def test_by_policy_and_row(self, its, row, expected):
+        assert see(its, **row) == expected
 
-    def test_a_handler_that_failed_is_tried_again(self):
-        found = see(clock(max_attempts=5, error_to="B"), failures=1)
-        assert found == Upcoming(UpcomingKind.RETRY, later(5), attempt=2, of=5, runs=True)
-
-    def test_without_a_limit_the_tries_are_of_no_number(self):
-        assert see(clock(), failures=7) == Upcoming(UpcomingKind.RETRY, later(5), attempt=8, runs=True)
-
-    def test_the_last_try_says_where_it_leads_if_it_fails(self):
-        found = see(clock(max_attempts=2, error_to="B"), failures=1)
-        assert (found.attempt, found.of, found.to_state, found.is_last_attempt) == (2, 2, "B", True)
-
-    def test_the_only_try_is_the_last_one(self):
-        found = see(clock(max_attempts=1, error_to="B"))
-        assert (found.kind, found.to_state, found.is_last_attempt) == (UpcomingKind.RUN, "B", True)
-
-    def test_a_time_out_says_where_to(self):
-        found = see(clock(handled=False, timeout_after=24, timeout_to="B"), due=14)
-        assert found == Upcoming(UpcomingKind.TIME_OUT, later(14), to_state="B")
-
-    def test_the_time_out_of_a_state_with_a_handler_is_tried_once_more(self):
-        found = see(clock(timeout_after=24, timeout_to="B"), due=14)
-        assert found == Upcoming(UpcomingKind.TIME_OUT, later(14), to_state="B", runs=True)
-
-    def test_a_deletion(self):
-        assert see(clock(handled=False, delete_after=24), due=14) == Upcoming(UpcomingKind.DELETE, later(14))
-
-    def test_a_deletion_comes_before_a_time_out_of_the_same_instant(self):
-        its = clock(handled=False, delete_after=24, timeout_after=24, timeout_to="B")
-        assert see(its, due=14).kind is UpcomingKind.DELETE
-
-    def test_nothing_is_due(self):
-        assert see(clock(), due=None) is None
-        assert see(clock(handled=False)) is None
-
-
-class TestInstants:
-    def test_a_row_that_was_made_due_waits_for_its_deadline_where_nothing_runs(self):
-        found = see(clock(handled=False, delete_after=100), entered=10, due=0)
-        assert found == Upcoming(UpcomingKind.DELETE, later(90))
-
-    def test_a_row_that_was_put_off_is_put_off(self):
-        found = see(clock(handled=False, timeout_after=20, timeout_to="B"), entered=10, due=500)
-        assert found == Upcoming(UpcomingKind.TIME_OUT, later(500), to_state="B")
-
-    def test_a_try_that_nobody_made_in_time_is_a_time_out_by_now(self):
-        found = see(clock(timeout_after=60, timeout_to="B"), entered=100, due=-70)
-        assert found == Upcoming(UpcomingKind.TIME_OUT, ago(70), to_state="B", runs=True)
-
-    def test_two_readings_of_a_clock_are_one_instant(self):
-        found = see(clock(timeout_after=24, timeout_to="B"), entered=10, due=13.999)
-        assert found.kind is UpcomingKind.TIME_OUT
+    @pytest.mark.parametrize(
+        ("most", "failures", "kind"), [(2, 1, RETRY), (1, 0, RUN)], ids=["the last try", "the only try"]
+    )
+    def test_the_last_try_says_where_it_leads_if_it_fails(self, most, failures, kind):
+        found = see(clock(max_attempts=most, error_to="B"), failures=failures)
+        assert (found.kind, found.attempt, found.of) == (kind, most, most)
+        assert (found.to_state, found.is_last_attempt) == ("B", True)
 
 
 class TestDeadlines:
     def test_is_what_happens_whatever_the_handler_does(self):
         its = clock(timeout_after=60, timeout_to="B", delete_after=100)
-        assert deadline_of(its, ago(10)) == Upcoming(UpcomingKind.TIME_OUT, later(50), to_state="B", runs=True)
-        assert deadline_of(clock(delete_after=100), ago(10)) == Upcoming(UpcomingKind.DELETE, later(90))
+        assert deadline_of(its, ago(10)) == Upcoming(TIME_OUT, later(50), to_state="B", runs=True)
+        assert deadline_of(clock(delete_after=100), ago(10)) == Upcoming(DELETE, later(90))
         assert deadline_of(clock(), ago(10)) is None
 
 
@@ -129,8 +154,8 @@ def test_is_what_a_worker_does_at_that_instant(handled, timeout, deletion, enter
 
     assert found.runs is (outcome is None)
     assert {
-        UpcomingKind.RUN: (Waited, ""),
-        UpcomingKind.RETRY: (Waited, ""),
-        UpcomingKind.TIME_OUT: (Transitioned, "CANCELLED"),
-        UpcomingKind.DELETE: (Deleted, ""),
+        RUN: (Waited, ""),
+        RETRY: (Waited, ""),
+        TIME_OUT: (Transitioned, "CANCELLED"),
+        DELETE: (Deleted, ""),
     }[found.kind] == (type(last_try), getattr(last_try, "to_status", ""))

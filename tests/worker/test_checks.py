@@ -156,7 +156,7 @@ class TestHandlersNeverCalled:
     @pytest.fixture
     def order(self):
         states = machine(State("A", retry_after=60), State("B", external=True))
-        return lab_model(states=states, go_on=handler("A")(lambda self: "B"))
+        return lab_model(states=states, go_on=states.handler("A")(lambda self: "B"))
 
     def expected(self, name):
         return [
