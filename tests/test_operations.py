@@ -210,13 +210,9 @@ class TestTargetInUse:
         match request.param:
             case "row":
                 return row_in("BOXED")
-            case "from":
-                row = row_in("BOXED", "SENT")
-                row.states.history.filter(sequence=1).delete()
-                return row
             case _:
                 row = row_in("BOXED", "SENT")
-                row.states.history.filter(sequence=2).delete()
+                row.states.history.filter(sequence=1 if request.param == "from" else 2).delete()
                 return row
 
     def test_is_refused_and_nothing_is_changed(self, used, atomic):
@@ -587,20 +583,18 @@ class TestWrongOperations:
             RenameState("consignment", *arguments, **options)
 
     @pytest.mark.parametrize(
-        ("model", "options", "message"),
+        ("new", "options", "message"),
         [
-            ("consignment", {"field": "state"}, r"lab.Consignment has no field 'state'.*field="),
-            ("consignment", {"field": "name"}, "nothing records the moves of lab.Consignment.name"),
+            ("BOXED", {"field": "state"}, r"lab.Consignment has no field 'state'.*field="),
+            ("BOXED", {"field": "name"}, "nothing records the moves of lab.Consignment.name"),
+            ("X" * 51, {}, r"has 51 characters, and lab.Consignment.status takes 50"),
         ],
+        ids=["no field", "no machine", "a name that does not fit"],
     )
-    def test_of_what_is_no_machine_are_refused(self, model, options, message):
-        with pytest.raises(StateMachineError, match=message):
-            rename(model, "PACKED", "BOXED", **options)
-
-    def test_to_a_name_that_does_not_fit_are_refused(self):
+    def test_that_the_database_cannot_do_are_refused(self, new, options, message):
         row_in("PACKED")
-        with pytest.raises(StateMachineError, match=r"has 51 characters, and lab.Consignment.status takes 50"):
-            rename("consignment", "PACKED", "X" * 51)
+        with pytest.raises(StateMachineError, match=message):
+            rename("consignment", "PACKED", new, **options)
 
 
 class TestInMigrations:

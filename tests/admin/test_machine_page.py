@@ -343,12 +343,9 @@ def test_who_may_view_rows_may_see_the_page(client):
     assert stuck(look(staff(client, "view_order"))) == {"Paid": [str(row)]}
 
 
-def test_who_may_not_view_rows_is_refused(client):
-    assert staff(client, "view_invoice").get(page(Order, "machine", "states")).status_code == 403
-
-
-def test_who_is_not_logged_in_is_sent_to_the_login(client):
+def test_who_is_not_logged_in_is_sent_to_the_login_and_who_may_not_view_rows_is_refused(client):
     assert client.get(page(Order, "machine", "states")).status_code == 302
+    assert staff(client, "view_invoice").get(page(Order, "machine", "states")).status_code == 403
 
 
 def test_a_machine_that_is_not_there_is_not_found(admin_client):

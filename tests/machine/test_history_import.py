@@ -64,9 +64,13 @@ def refused_with(machine, *entries, **options):
     return result.refusals[0].reason
 
 
+@pytest.fixture
+def ticket():
+    return Ticket.objects.create(status="closed")
+
+
 class TestAHistory:
-    def test_is_there_as_if_it_had_been_recorded(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_is_there_as_if_it_had_been_recorded(self, ticket):
         result = Ticket.states.import_history(
             [
                 entry(ticket, "monday", 1, "open", metadata={"by": "Ada"}),
@@ -89,8 +93,7 @@ class TestAHistory:
         ]
         assert_clean(Ticket.states)
 
-    def test_answers_questions_about_the_past(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_answers_questions_about_the_past(self, ticket):
         Ticket.states.import_history([entry(ticket, "open", 1), entry(ticket, "closed", 3)])
         assert [ticket.states.status_at(day(number)) for number in (0, 2, 4)] == [None, "open", "closed"]
         assert Ticket.states.durations(since=day(2)).states["open"].median == datetime.timedelta(days=2)
@@ -102,8 +105,7 @@ class TestAHistory:
         assert [each[:3] for each in recorded(ticket)] == [(1, "open", "monday"), (2, "monday", "closed")]
         assert_clean(Ticket.states)
 
-    def test_of_snapshots_has_a_record_for_each_change(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_of_snapshots_has_a_record_for_each_change(self, ticket):
         seen = ["open", "open", "monday", "monday", "monday", "closed"]
         result = Ticket.states.import_history(entry(ticket, status, number) for number, status in enumerate(seen))
         assert result.records == 3
@@ -115,8 +117,7 @@ class TestAHistory:
         assert_clean(Ticket.states)
 
     @pytest.mark.parametrize("unknown", ["", None])
-    def test_may_not_know_where_a_move_came_from(self, unknown):
-        ticket = Ticket.objects.create(status="closed")
+    def test_may_not_know_where_a_move_came_from(self, unknown, ticket):
         entries = [entry(ticket, "open", 1), {**entry(ticket, "closed", 2), "from_status": unknown}]
         Ticket.states.import_history(entries)
         assert [each[1:3] for each in recorded(ticket)] == [("", "open"), ("open", "closed")]
@@ -131,14 +132,12 @@ class TestAHistory:
         Ticket.states.import_history([entry(ticket, "closed", 1, "open"), entry(ticket, "open", 2, "closed")])
         assert_clean(Ticket.states)
 
-    def test_may_have_moves_at_one_time(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_may_have_moves_at_one_time(self, ticket):
         Ticket.states.import_history([entry(ticket, "open", 1), entry(ticket, "monday", 1), entry(ticket, "closed", 1)])
         assert [each[2] for each in recorded(ticket)] == ["open", "monday", "closed"]
         assert_clean(Ticket.states)
 
-    def test_takes_members_of_choices_for_states(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_takes_members_of_choices_for_states(self, ticket):
         Ticket.states.import_history([entry(ticket, Ticket.Status.CLOSED, 1, Ticket.Status.OPEN)])
         assert [type(state) for state in recorded(ticket)[0][1:3]] == [str, str]
 
@@ -148,11 +147,10 @@ class TestAHistory:
         Reasoned.states.import_history(said)
         assert [each.reason for each in row.states.history] == ["it was late", "none given"]
 
-    def test_asks_no_context_and_tells_no_receiver(self, heard):
+    def test_asks_no_context_and_tells_no_receiver(self, ticket, heard):
         from statemachine_fields import signals, transition_context
 
         told = heard(signals.pre_transition, signals.post_transition, signals.transition_committed, sender=Ticket)
-        ticket = Ticket.objects.create(status="closed")
         with transition_context(actor="importer"):
             Ticket.states.import_history([entry(ticket, "closed", 1)])
         assert told == []
@@ -160,8 +158,7 @@ class TestAHistory:
 
 
 class TestStatesOfThePast:
-    def test_are_refused_unless_they_are_named(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_are_refused_unless_they_are_named(self, ticket):
         said = [entry(ticket, "frozen", 1, "open"), entry(ticket, "closed", 2, "frozen")]
         assert refused_with(Ticket.states, *said) == (
             f"Entry 1, 'open' → 'frozen' at {day(1)}, has 'frozen', which is not declared. Give the entry the state that it "
@@ -172,33 +169,22 @@ class TestStatesOfThePast:
         assert list(Ticket.states.durations().states) == ["frozen"]
         assert_clean(Ticket.states)
 
-    def test_are_a_list(self):
-        with pytest.raises(TypeError, match="past_states must be a list of states, got 'frozen'"):
-            Ticket.states.import_history([], past_states="frozen")
-
-    def test_fit_into_the_column(self):
-        with pytest.raises(ValueError, match="has room for 50 characters. Give the machine a larger max_length"):
-            Ticket.states.import_history([], past_states=["x" * 51])
-
 
 class TestWhatDoesNotFit:
-    def test_a_break_in_the_chain(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_a_break_in_the_chain(self, ticket):
         said = [entry(ticket, "monday", 1, "open"), entry(ticket, "closed", 2, "open")]
         assert refused_with(Ticket.states, *said) == (
             f"Entry 2, 'open' → 'closed' at {day(2)}, does not go on from the one before it, which led to 'monday'. "
             "Add what is missing, or have it recorded as a gap with gaps='record'."
         )
 
-    def test_times_that_go_back(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_times_that_go_back(self, ticket):
         reason = refused_with(Ticket.states, entry(ticket, "open", 2), entry(ticket, "closed", 1), gaps="record")
         assert reason == (
             f"Entry 2, 'closed' at {day(1)}, is earlier than the one before it, of {day(2)}. Order entries by time."
         )
 
-    def test_an_end_where_the_row_is_not(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_an_end_where_the_row_is_not(self, ticket):
         [refusal] = Ticket.states.import_history([entry(ticket, "monday", 1, "open")]).refusals
         assert refusal == Refusal(
             ticket.pk,
@@ -245,8 +231,7 @@ class TestWhatDoesNotFit:
         assert [ticket.states.history.count() for ticket in tickets] == [1, 0, 1]
         assert_clean(Ticket.states)
 
-    def test_leaves_a_transaction_of_the_caller_usable(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_leaves_a_transaction_of_the_caller_usable(self, ticket):
         with transaction.atomic():
             assert Ticket.states.import_history([entry(ticket, "monday", 1)]).refused == 1
             assert Ticket.objects.count() == 1
@@ -298,42 +283,54 @@ class TestAWrongEntry:
         )
         assert (good.states.history.count(), bad.states.history.count()) == (1, 0)
 
-    @pytest.mark.parametrize("wrong", ["text", {"pk": 1, "to_status": "open"}])
-    def test_has_a_key_at_least(self, wrong):
-        with pytest.raises(TypeError, match="an entry must be a dict with a key, got"):
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ("text", "an entry must be a dict with a key, got"),
+            ({"pk": 1, "to_status": "open"}, "an entry must be a dict with a key, got"),
+            ({"key": 1, "to_status": "open"}, "1 of key 1 has to_status beside its key. It must have to_status and at"),
+            (
+                {"key": 1, "to": "open", "to_status": "open", "at": day(1)},
+                "entry 1 of key 1 has at, to, to_status beside its key",
+            ),
+        ],
+        ids=["no dict", "no key", "no time", "one thing twice"],
+    )
+    def test_has_a_key_a_state_and_a_time(self, wrong, message):
+        with pytest.raises(TypeError, match=message):
             Ticket.states.import_history([wrong])
 
-    def test_may_say_from_and_to_for_short(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_may_say_from_and_to_for_short(self, ticket):
         said = [{"key": ticket.pk, "from": "open", "to": "closed", "at": day(1), "metadata": {"by": "Bob"}}]
         assert Ticket.states.import_history(said).records == 1
         assert recorded(ticket) == [(1, "open", "closed", day(1))]
         assert_clean(Ticket.states)
 
-    def test_says_each_thing_once(self):
-        with pytest.raises(TypeError, match="entry 1 of key 1 has at, to, to_status beside its key"):
-            Ticket.states.import_history([{"key": 1, "to": "open", "to_status": "open", "at": day(1)}])
-
-    def test_without_its_time(self):
-        with pytest.raises(
-            TypeError, match="entry 1 of key 1 has to_status beside its key. It must have to_status and at"
-        ):
-            Ticket.states.import_history([{"key": 1, "to_status": "open"}])
-
-    def test_an_error_of_the_generator_is_the_callers(self):
+    def test_an_error_of_the_generator_is_the_callers(self, ticket):
         def entries():
             yield entry(ticket, "closed", 1)
             raise TypeError("no such column")
 
-        ticket = Ticket.objects.create(status="closed")
         with pytest.raises(TypeError, match="^no such column$"):
             Ticket.states.import_history(entries())
 
-    def test_options_are_looked_at_first(self):
-        with pytest.raises(ValueError, match="gaps must be 'refuse' or 'record', got 'keep'"):
-            Ticket.states.import_history([], gaps="keep")
-        with pytest.raises(ValueError, match="batch_size must be at least 1"):
-            Ticket.states.import_history([], batch_size=0)
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"gaps": "keep"}, ValueError, "gaps must be 'refuse' or 'record', got 'keep'"),
+            ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+            ({"past_states": "frozen"}, TypeError, "past_states must be a list of states, got 'frozen'"),
+            (
+                {"past_states": ["x" * 51]},
+                ValueError,
+                "has room for 50 characters. Give the machine a larger max_length",
+            ),
+        ],
+        ids=["gaps", "batch size", "past states are a list", "past states fit into the column"],
+    )
+    def test_options_are_looked_at_first(self, options, error, message):
+        with pytest.raises(error, match=message):
+            Ticket.states.import_history([], **options)
 
 
 class TestTheHourThatComesTwice:
@@ -362,8 +359,7 @@ class TestTheHourThatComesTwice:
 
 
 class TestGaps:
-    def test_are_recorded_if_asked_for(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_are_recorded_if_asked_for(self, ticket):
         said = [entry(ticket, "monday", 1, "open"), entry(ticket, "closed", 2, "open")]
         result = Ticket.states.import_history(said, gaps="record")
         assert result == ImportResult(imported=1, records=3, gaps=1)
@@ -379,16 +375,14 @@ class TestGaps:
         ]
         assert_clean(Ticket.states)
 
-    def test_after_the_last_entry_lead_to_where_the_row_was_found(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_after_the_last_entry_lead_to_where_the_row_was_found(self, ticket):
         found_at = Ticket.objects.get().status_changed_at
         assert Ticket.states.import_history([entry(ticket, "monday", 1, "open")], gaps="record").gaps == 1
         assert recorded(ticket) == [(1, "open", "monday", day(1)), (2, "monday", "closed", found_at)]
         assert Ticket.objects.get().status_changed_at == found_at
         assert_clean(Ticket.states)
 
-    def test_are_written_once(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_are_written_once(self, ticket):
         said = [entry(ticket, "monday", 1, "open"), entry(ticket, "open", 2, "closed")]
         assert Ticket.states.import_history(said, gaps="record").gaps == 2
         assert Ticket.states.import_history(said, gaps="record") == ImportResult(skipped=1)
@@ -551,8 +545,7 @@ class TestManyRows:
             each = ["UPDATE", *each]  # the only lock there is
         assert [query["sql"].split()[0] for query in queries] == each * 3
 
-    def test_long_histories_are_inserted_in_batches(self):
-        ticket = Ticket.objects.create(status="closed")
+    def test_long_histories_are_inserted_in_batches(self, ticket):
         states = ["open", "monday"] * 12 + ["closed"]
         said = [entry(ticket, state, at) for at, state in enumerate(states)]
         with CaptureQueriesContext(connection) as queries:
@@ -581,14 +574,13 @@ class TestManyRows:
         result = Ticket.states.import_history(said)
         assert (result.imported, [refusal.pk for refusal in result.refusals]) == (29, [refused.pk])
 
-    def test_in_async_code(self, transactional_db):
+    def test_in_async_code(self, ticket, transactional_db):
         async def main():
             try:
                 return await Ticket.states.aimport_history(said, gaps="record", past_states=["frozen"], batch_size=5)
             finally:
                 await sync_to_async(connections.close_all)()
 
-        ticket = Ticket.objects.create(status="closed")
         said = [entry(ticket, "frozen", 1), entry(ticket, "closed", 2, "open")]
         assert asyncio.run(main()) == ImportResult(imported=1, records=3, gaps=1)
 

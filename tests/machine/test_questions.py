@@ -617,30 +617,19 @@ class TestPlans:
     KEY_INDEX = r"Index Scan (using|on) lab_projectphasestatetransition_pkey"
     STATUS_INDEX = r"Index Scan (using|on) lab_project_phase_\w+_idx"
 
-    def test_as_of_for_a_page_searches_the_history_of_each_row(self):
-        moment = NOON - datetime.timedelta(days=30)
+    @pytest.mark.parametrize("one", [False, True], ids=["as_of() for a page", "status_at() of a row"])
+    def test_the_past_is_searched_in_the_history_of_each_row(self, one):
+        moment, project = NOON - datetime.timedelta(days=30), Project.objects.get(pk=500)
+        page = Project.flow.as_of(moment).order_by("pk")[:50]
 
-        plan = plan_of(lambda: list(Project.flow.as_of(moment).order_by("pk")[:50]))
-
-        assert len(re.findall(self.HISTORY_INDEX, plan)) == 2, plan
-        assert "Seq Scan" not in plan
-
-    def test_status_at_searches_the_history_of_the_row(self):
-        project = Project.objects.get(pk=500)
-
-        plan = plan_of(lambda: project.flow.status_at(NOON - datetime.timedelta(days=30)))
+        plan = plan_of((lambda: project.flow.status_at(moment)) if one else (lambda: list(page)))
 
         assert len(re.findall(self.HISTORY_INDEX, plan)) == 2, plan
         assert "Seq Scan" not in plan
 
-    def test_in_state_searches_the_status(self):
-        plan = plan_of(lambda: list(Project.flow.in_state("BUILD")))
-
-        assert re.search(self.STATUS_INDEX, plan), plan
-        assert "Seq Scan" not in plan
-
-    def test_stuck_searches_the_status(self):
-        plan = plan_of(lambda: list(Project.flow.stuck("BUILD", 3600)))
+    @pytest.mark.parametrize("ask", [lambda: Project.flow.in_state("BUILD"), lambda: Project.flow.stuck("BUILD", 3600)])
+    def test_in_state_and_stuck_search_the_status(self, ask):
+        plan = plan_of(lambda: list(ask()))
 
         assert re.search(self.STATUS_INDEX, plan), plan
         assert "Seq Scan" not in plan

@@ -108,6 +108,24 @@ def test_name_of_a_model_is_read_as_django_reads_it():
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "png"], "png"),
+        (
+            ["lab.Invoice", "--format", "svg"],
+            r"An SVG shows one machine\. Name one of: .*states, lab\.Invoice\.payment\.$",
+        ),
+        (["--output", "{tmp_path}/missing/states.md"], "^Cannot write .*: No such file or directory"),
+        (["--check", "{tmp_path}"], "^Cannot read "),
+    ],
+    ids=["unknown format", "an SVG of several machines", "output that cannot be written", "check of what is no file"],
+)
+def test_what_cannot_be_drawn_is_refused(arguments, message, tmp_path):
+    with pytest.raises(CommandError, match=message):
+        run(*[each.format(tmp_path=tmp_path) for each in arguments])
+
+
+@pytest.mark.parametrize(
     ("label", "message"),
     [
         ("shpo", r"^No app 'shpo' with a state machine\. Did you mean 'shop'\? There are: .*\blab\b"),
@@ -131,18 +149,6 @@ def test_unknown_label_is_refused_with_what_there_is(label, message):
         run(label)
 
 
-def test_unknown_format_is_refused():
-    with pytest.raises(CommandError, match="png"):
-        run("--format", "png")
-
-
-def test_svg_is_of_one_machine():
-    with pytest.raises(
-        CommandError, match=r"An SVG shows one machine\. Name one of: .*states, lab\.Invoice\.payment\.$"
-    ):
-        run("lab.Invoice", "--format", "svg")
-
-
 def test_project_without_machines_says_so(monkeypatch):
     monkeypatch.setattr(apps, "get_models", list)
 
@@ -162,11 +168,6 @@ def test_output_writes_the_file_and_says_so(tmp_path):
 
     assert run("lab.Invoice", "--output", str(path)) == f"Wrote {path}.\n"
     assert path.read_bytes().decode() == INVOICE
-
-
-def test_output_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(CommandError, match="^Cannot write .*: No such file or directory"):
-        run("--output", str(tmp_path / "missing" / "states.md"))
 
 
 def test_check_passes_for_a_file_that_is_up_to_date(tmp_path):
@@ -216,11 +217,6 @@ def test_check_fails_for_a_file_that_is_missing(tmp_path):
 
     assert '+digraph "shop.Order.states" {\n' in out.getvalue()
     assert not path.exists()
-
-
-def test_check_of_what_is_not_a_file_is_an_error(tmp_path):
-    with pytest.raises(CommandError, match="^Cannot read "):
-        run("--check", str(tmp_path))
 
 
 def test_output_and_check_exclude_each_other(tmp_path):

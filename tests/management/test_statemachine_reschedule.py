@@ -62,18 +62,19 @@ class TestCommand:
         assert "lab.ByHand.states" not in names
         assert len(names) == len(set(names))
 
-    def test_machines_that_are_not_timed_are_refused(self):
-        with pytest.raises(CommandError, match="^None of these machines is timed. Give a state a handler or a policy"):
-            run("lab.ByHand", "lab.Stamped")
-
-    def test_unknown_label_is_refused(self):
-        with pytest.raises(CommandError, match="Did you mean 'Chore'"):
-            run("lab.Chor")
-
-    @pytest.mark.parametrize("option", [("--batch-size", "0"), ("--database", "nowhere")])
-    def test_options_out_of_range_are_refused(self, option):
-        with pytest.raises(CommandError, match=option[0]):
-            run("lab.Chore", *option)
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["lab.ByHand", "lab.Stamped"], "^None of these machines is timed. Give a state a handler or a policy"),
+            (["lab.Chor"], "Did you mean 'Chore'"),
+            (["lab.Chore", "--batch-size", "0"], "--batch-size"),
+            (["lab.Chore", "--database", "nowhere"], "--database"),
+        ],
+        ids=["not timed", "unknown label", "no batch", "no such database"],
+    )
+    def test_what_cannot_be_done_is_refused(self, arguments, said):
+        with pytest.raises(CommandError, match=said):
+            run(*arguments)
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_database_is_the_one_to_write_to(self):

@@ -96,10 +96,7 @@ def records_of(row, *numbers):
 
 def walked(model, *states, **values):
     """Return a new row that moved through the states."""
-    row = model.objects.create(**values)
-    for state in states:
-        row.states.transition_to(state)
-    return row
+    return move(model, model.objects.create(**values).pk, *states)
 
 
 @pytest.fixture
@@ -114,30 +111,23 @@ def row():
 class TestDamage:
     """Each kind is planted and found, under its code and no other."""
 
-    @pytest.mark.parametrize("counter", [5, 9])
-    def test_counter_ahead_of_the_records(self, row, counter):
-        damage(row, status_sequence=counter)
-        assert found("lab.Stamped") == [(row.pk, "counter-ahead")]
-        assert message("lab.Stamped").startswith(
-            f"The counter is {counter}, but the latest record is number 4. Restore"
-        )
-
-    def test_missing_tail_is_a_counter_ahead(self, row):
-        records_of(row, 3, 4).delete()
-        assert found("lab.Stamped") == [(row.pk, "counter-ahead")]
-
-    def test_history_that_is_gone_altogether(self, row):
-        row.states.history.all().delete()
-        assert found("lab.Stamped") == [(row.pk, "counter-ahead")]
-        assert message("lab.Stamped").startswith("The counter is 4, but there is no record.")
-
-    def test_record_too_many(self, row):
-        damage(row, status_sequence=3)
-        assert found("lab.Stamped") == [(row.pk, "counter-behind")]
-
-    def test_records_of_a_row_that_counts_none(self, row):
-        damage(row, status_sequence=0)
-        assert found("lab.Stamped") == [(row.pk, "counter-behind")]
+    @pytest.mark.parametrize(
+        ("harm", "code", "said"),
+        [
+            ({"counter": 5}, "counter-ahead", "The counter is 5, but the latest record is number 4. Restore"),
+            ({"counter": 9}, "counter-ahead", "The counter is 9, but the latest record is number 4. Restore"),
+            ({"gone": [3, 4]}, "counter-ahead", "The counter is 4, but the latest record is number 2. Restore"),
+            ({"gone": [1, 2, 3, 4]}, "counter-ahead", "The counter is 4, but there is no record."),
+            ({"counter": 3}, "counter-behind", "The counter is 3, but "),
+            ({"counter": 0}, "counter-behind", "The counter is 0, but "),
+        ],
+        ids=["ahead", "far ahead", "the tail is missing", "all records are gone", "a record too many", "counts none"],
+    )
+    def test_counter_that_is_not_that_of_the_records(self, row, harm, code, said):
+        records_of(row, *harm.get("gone", [])).delete()
+        damage(row, status_sequence=harm.get("counter", 4))
+        assert found("lab.Stamped") == [(row.pk, code)]
+        assert message("lab.Stamped").startswith(said)
 
     @pytest.mark.parametrize(
         ("numbers", "named"), [([2], "2"), ([2, 3], "2 to 3"), ([1], "1"), ([1, 3], "1; 3"), ([1, 2, 3], "1 to 3")]
@@ -443,14 +433,14 @@ class TestWhileRowsMove:
             findings = list(Verifier(model.states._meta, batch_size=batch_size).findings())
         return [finding.code for finding in findings], sum("LEFT OUTER JOIN" in text for text in statements)
 
-    @pytest.mark.parametrize("moves", [["DONE"], ["DONE", "NEW", "DONE"]])
-    def test_row_that_moves_is_not_reported(self, moves):
-        row = walked(Stamped, "DONE", "NEW")
+    @pytest.mark.parametrize(
+        ("before", "moves"),
+        [(["DONE", "NEW"], ["DONE"]), (["DONE", "NEW"], ["DONE", "NEW", "DONE"]), ([], ["DONE"])],
+        ids=["one move", "some moves", "the first move"],
+    )
+    def test_row_that_moves_is_not_reported(self, before, moves):
+        row = walked(Stamped, *before)
         assert self.verify(Stamped, lambda: move(Stamped, row.pk, *moves)) == ([], 1)
-
-    def test_first_move_is_not_reported(self):
-        row = Stamped.objects.create()
-        assert self.verify(Stamped, lambda: move(Stamped, row.pk, "DONE")) == ([], 1)
 
     def test_row_that_is_deleted_is_not_reported(self):
         row = walked(Stamped, "DONE")
@@ -635,13 +625,9 @@ class TestProgress:
         fill(100)
         assert self.progress(Terminal(), "--batch-size", "10").count("lab.Stamped") <= 1
 
-    def test_can_be_switched_off(self):
+    def test_can_be_switched_off_and_is_for_terminals_only(self):
         fill(10)
-        assert self.progress(Terminal(), "--no-progress") == ""
-
-    def test_is_for_terminals_only(self):
-        fill(10)
-        assert self.progress(StringIO()) == ""
+        assert self.progress(Terminal(), "--no-progress") == self.progress(StringIO()) == ""
 
 
 class TestCodes:
@@ -680,6 +666,7 @@ def move(model, pk, *states):
     row = model.objects.get(pk=pk)
     for state in states:
         row.states.transition_to(state)
+    return row
 
 
 def closing(act):
