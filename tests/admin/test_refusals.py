@@ -192,23 +192,19 @@ def test_the_form_of_the_state_that_the_row_is_in_now_has_what_was_typed(admin_c
     assert dossier.states.history.first().metadata["where"] == "in the cellar"
 
 
-def test_a_mere_yes_to_a_row_that_moved_meanwhile_is_not_asked_for_again(admin_client, dossier):
-    for state in ("LOST", "OPEN"):
+@pytest.mark.parametrize(
+    ("path", "pressed", "last"),
+    [(["LOST", "OPEN"], {"to": "LOST", "note": ""}, "Open"), (["LOST"], {"to": "DONE", "seal": "lead"}, "Lost")],
+    ids=["a mere yes is not asked for again", "a move that is not there any more"],
+)
+def test_who_has_nothing_to_decide_anew_is_told_on_the_row(admin_client, dossier, path, pressed, last):
+    for state in path:
         Dossier.objects.get().states.transition_to(state, metadata={"actor": "Grace"})
 
-    response = press(admin_client, dossier, to="LOST", _confirm="1", note="")
+    response = press(admin_client, dossier, _confirm="1", **pressed)
 
     assert response.redirect_chain == [(page(Dossier, "change", dossier.pk), 302)]
-    assert messages_of(response)[0].startswith("“Case 7” was not moved: Grace moved it to Open")
-
-
-def test_a_move_that_is_not_there_any_more_is_told_on_the_row(admin_client, dossier):
-    Dossier.objects.get().states.transition_to("LOST", metadata={"actor": "Grace"})
-
-    response = press(admin_client, dossier, to="DONE", _confirm="1", seal="lead")
-
-    assert response.redirect_chain == [(page(Dossier, "change", dossier.pk), 302)]
-    assert messages_of(response)[0].startswith("“Case 7” was not moved: Grace moved it to Lost")
+    assert messages_of(response)[0].startswith(f"“Case 7” was not moved: Grace moved it to {last}")
 
 
 def test_who_sends_a_form_twice_is_told_that_it_is_done(admin_client, dossier):

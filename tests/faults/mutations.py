@@ -58,6 +58,12 @@ class Mutation:
     redundant: str = ""
 
 
+def uncompared(name: str, effect: str, column: str, tests: tuple[str, ...]) -> Mutation:
+    """Let an effect write rows whatever they have in a column."""
+    new = f'for column in compares if (effect.name, column) != ("{effect}", "{column}")])'
+    return Mutation(name, WRITER, "for column in compares])", new, tests)
+
+
 MUTATIONS = [
     Mutation(
         "a move by save() that does not ask the row",
@@ -94,34 +100,10 @@ MUTATIONS = [
         "guards[name] = marks[-1].to",
         ("tests/machine/test_guards.py",),
     ),
-    Mutation(
-        "MOVE without the token",
-        WRITER,
-        "for column in compares])",
-        'for column in compares if (effect.name, column) != ("enter", "lease_token")])',
-        (LEASES, RACES),
-    ),
-    Mutation(
-        "SETTLE without the token",
-        WRITER,
-        "for column in compares])",
-        'for column in compares if (effect.name, column) != ("stay", "lease_token")])',
-        (LEASES, RACES),
-    ),
-    Mutation(
-        "RELEASE without the token",
-        WRITER,
-        "for column in compares])",
-        'for column in compares if (effect.name, column) != ("release", "lease_token")])',
-        (LEASES, LATE),
-    ),
-    Mutation(
-        "BEAT without the token",
-        WRITER,
-        "for column in compares])",
-        'for column in compares if (effect.name, column) != ("beat", "lease_token")])',
-        (LEASES, LATE),
-    ),
+    uncompared("MOVE without the token", "enter", "lease_token", (LEASES, RACES)),
+    uncompared("SETTLE without the token", "stay", "lease_token", (LEASES, RACES)),
+    uncompared("RELEASE without the token", "release", "lease_token", (LEASES, LATE)),
+    uncompared("BEAT without the token", "beat", "lease_token", (LEASES, LATE)),
     Mutation(
         "LOCK without the token",
         WRITER,
@@ -136,20 +118,8 @@ MUTATIONS = [
         "",
         (LEASES, LATE),
     ),
-    Mutation(
-        "MOVE without the from-state",
-        WRITER,
-        "for column in compares])",
-        'for column in compares if (effect.name, column) != ("enter", "status")])',
-        (LEASES,),
-    ),
-    Mutation(
-        "SETTLE without the from-state",
-        WRITER,
-        "for column in compares])",
-        'for column in compares if (effect.name, column) != ("stay", "status")])',
-        (LEASES,),
-    ),
+    uncompared("MOVE without the from-state", "enter", "status", (LEASES,)),
+    uncompared("SETTLE without the from-state", "stay", "status", (LEASES,)),
     Mutation(
         "a foreground move keeps the token",
         WRITER,

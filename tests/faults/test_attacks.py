@@ -331,27 +331,24 @@ def test_no_question_of_the_worker_waits_long_for_a_lock(start_worker):
             execute("SELECT pg_sleep(0.1)")
 
 
-def test_a_table_that_is_away_for_a_moment_costs_no_outcome(start_worker):
-    """A migration renames a table, and back. What was done meanwhile is written."""
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        (["ALTER TABLE lab_stunt RENAME TO lab_stunt_away"], "ALTER TABLE lab_stunt_away RENAME TO lab_stunt"),
+        (
+            ["REVOKE ALL ON lab_stunt FROM PUBLIC", "ALTER TABLE lab_stunt RENAME COLUMN status_error TO away"],
+            "ALTER TABLE lab_stunt RENAME COLUMN away TO status_error",
+        ),
+    ],
+    ids=["a table", "a column"],
+)
+def test_what_is_away_for_a_moment_costs_no_outcome(start_worker, away, back):
+    """A migration renames a table or a column, and back. What was done meanwhile is written."""
     keys = create_acts(Stunt, *["sleep"] * 3, seconds=1)
     worker = start_worker(labels=["lab.Stunt"], environment=attacked())
     eventually(lambda: Stunt.states.leased().count() == 3, "they run")
-    execute("ALTER TABLE lab_stunt RENAME TO lab_stunt_away")
-    execute("SELECT pg_sleep(2)")
-    execute("ALTER TABLE lab_stunt_away RENAME TO lab_stunt")
-    eventually_in("DONE", Stunt, keys, within=15)
-    assert worker.terminate() == 0
-    check_the_rest(Stunt)
-
-
-def test_a_column_that_is_away_for_a_moment_costs_no_outcome(start_worker):
-    keys = create_acts(Stunt, *["sleep"] * 3, seconds=1)
-    worker = start_worker(labels=["lab.Stunt"], environment=attacked())
-    eventually(lambda: Stunt.states.leased().count() == 3, "they run")
-    execute("REVOKE ALL ON lab_stunt FROM PUBLIC")
-    execute("ALTER TABLE lab_stunt RENAME COLUMN status_error TO away")
-    execute("SELECT pg_sleep(2)")
-    execute("ALTER TABLE lab_stunt RENAME COLUMN away TO status_error")
+    for statement in (*away, "SELECT pg_sleep(2)", back):
+        execute(statement)
     eventually_in("DONE", Stunt, keys, within=15)
     assert worker.terminate() == 0
     check_the_rest(Stunt)

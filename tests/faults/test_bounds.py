@@ -20,6 +20,7 @@ from tests.faults.harness import (
     check_invariants,
     create_chores,
     eventually,
+    eventually_in,
     execute,
     is_long,
     locked_table,
@@ -44,14 +45,6 @@ def create_stints(number, *, seconds=0.0, status="LONG"):
     return [stint.pk for stint in made]
 
 
-def wait_for_stints(keys, *, within):
-    rows = Stint.objects.filter(pk__in=keys)
-    try:
-        eventually(lambda: not rows.exclude(status=DONE).exists(), "the stints are done", within=within)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {rows.filter(status=DONE).count()} of {len(keys)}") from None
-
-
 def assert_stints_are_well():
     assert not list(Verifier(Stint.states._meta).findings())
     assert not Stint.states.leased().exists()
@@ -67,7 +60,7 @@ def test_a_locked_table_does_not_hold_up_the_rows_of_another(start_worker):
     eventually(lambda: Chore.states.leased().exists(), "a row of the one table is held")
     with locked_table("lab_chore"):
         for _ in range(3):  # the first may have been claimed before the worker met the lock
-            wait_for_stints(create_stints(20), within=6)
+            eventually_in(DONE, Stint, create_stints(20), within=6)
     wait_until_all(DONE)
     assert worker.terminate() == 0
     assert "has no database" not in worker.log()
@@ -84,7 +77,7 @@ def test_a_locked_table_does_not_cost_rows_of_another_their_leases(start_worker)
     eventually(lambda: Chore.states.leased().exists(), "it holds a row of both")
     with locked_table("lab_chore"):
         second = start_worker(labels=["lab.Stint"])
-        wait_for_stints([long], within=LONG * 2)
+        eventually_in(DONE, Stint, [long], within=LONG * 2)
         assert len(runs(long)) == 1
         assert second.terminate() == 0
     wait_until_all(DONE)

@@ -17,10 +17,10 @@ from tests.faults.harness import (
     check_invariants,
     create_chores,
     eventually,
+    eventually_in,
     execute,
     locking,
     runs,
-    tally,
     wait_for_run,
     wait_until_all,
 )
@@ -45,15 +45,6 @@ def options(**settings):
     return injected(database={"OPTIONS": {"options": text}})
 
 
-def wait_until_done(keys, *, within):
-    """Wait until these rows are done, and say how many are if they are not."""
-    rows = Chore.objects.filter(pk__in=keys)
-    try:
-        eventually(lambda: not rows.exclude(status=DONE).exists(), "these rows are done", within=within)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {rows.filter(status=DONE).count()} of {len(keys)}, all: {tally()}") from None
-
-
 # What the database refuses, or is too slow for.
 
 
@@ -75,7 +66,7 @@ def test_a_row_that_waits_for_a_lock_does_not_hold_up_its_neighbours(start_worke
     hinder("PERFORM pg_advisory_xact_lock(1)", f"OLD.id = {stuck} AND NEW.status <> OLD.status")
     with locking("SELECT pg_advisory_xact_lock(1)"):
         worker = start_worker(environment=options(lock_timeout=150))
-        wait_until_done(others, within=10)
+        eventually_in(DONE, Chore, others, within=10)
         assert Chore.objects.get(pk=stuck).status == "DOING"
     wait_until_all(DONE)
     assert worker.terminate() == 0
@@ -91,11 +82,11 @@ def test_a_row_that_refuses_every_update_is_named_and_its_neighbours_are_done(st
     execute("UPDATE lab_chore SET note = 'old' WHERE id = %s", stuck)
     execute("ALTER TABLE lab_chore ADD CONSTRAINT no_longer_old CHECK (note <> 'old') NOT VALID")
     worker = start_worker()
-    wait_until_done(others, within=10)
+    eventually_in(DONE, Chore, others, within=10)
     eventually(lambda: any("no_longer_old" in line for line in worker.lines()), "the log says why", within=5)
     looks = time.monotonic() + 2  # of the worker, many at a poll every 0.1 s
     late = create_chores(20, status="DOING")
-    wait_until_done(late, within=10)
+    eventually_in(DONE, Chore, late, within=10)
     eventually(lambda: time.monotonic() > looks, "some more looks at the row")
     assert worker.terminate() == 0
     assert str(stuck) in worker.log(), "which row it is"
@@ -111,7 +102,7 @@ def test_a_machine_without_its_table_does_not_hold_up_the_others(start_worker):
     worker = start_worker(labels=["lab.Noted", "lab.Chore"])
     wait_until_all(DONE, within=8)
     late = create_chores(20, status="DOING")
-    wait_until_done(late, within=5)
+    eventually_in(DONE, Chore, late, within=5)
     assert worker.terminate() == 0
     assert "lab_noted" in worker.log(), "what is wrong is said"
     assert len(worker.lines()) < 20
@@ -129,7 +120,7 @@ def test_a_lease_that_cannot_be_extended_does_not_cost_its_neighbours_theirs(sta
         f"OLD.id = {stuck} AND NEW.status_lease_token = OLD.status_lease_token"
         " AND NEW.status_lease_expires_at <> OLD.status_lease_expires_at",
     )
-    wait_until_done(others, within=12)
+    eventually_in(DONE, Chore, others, within=12)
     assert [len(runs(chore)) for chore in others] == [1, 1, 1]
     execute("DROP TRIGGER hinder ON lab_chore")
     wait_until_all(DONE)
@@ -162,7 +153,7 @@ def test_the_rows_of_a_killed_process_come_back_quickly(start_worker):
     """kill -9 of a process that held 200 rows of 0.1 s: they are done in seconds, not in 20, and none is blamed."""
     worker = start_worker("--threads", "8", settings={"LEASE_SECONDS": 60, "POLL_SECONDS": 1})
     keys = kill_a_process_that_holds(200, worker, script={"DOING": {"sleep": 0.1}, **MARKED})
-    wait_until_done(keys, within=10)
+    eventually_in(DONE, Chore, keys, within=10)
     wait_until_all(DONE, within=5)
     assert worker.terminate() == 0
     assert not Chore.objects.filter(status_failures__gt=0).exists()

@@ -20,11 +20,6 @@ from statemachine_fields.middleware import TransitionContextMiddleware
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def row() -> Stamped:
-    return Stamped.objects.create()
-
-
 class TestContext:
     def test_joins_the_metadata(self, row):
         with transition_context(actor="cron", job=7):

@@ -25,9 +25,9 @@ def stored(row: models.Model) -> tuple[object, ...]:
     return Stamped.objects.values_list("status", "status_sequence", "name").get(pk=row.pk)
 
 
-@pytest.fixture
-def row() -> Stamped:
-    return Stamped.objects.create(name="a")
+def upsert(rows, *fields):
+    target = {"unique_fields": ["id"]} if connection.features.supports_update_conflicts_with_target else {}
+    Stamped.objects.bulk_create(rows, update_conflicts=True, update_fields=fields, **target)
 
 
 class TestQueries:
@@ -58,11 +58,7 @@ class TestQueries:
         assert stored(row)[:2] == ("NEW", 0)
 
     def test_an_upsert_of_other_fields_goes_on_working(self, row):
-        twin = Stamped(pk=row.pk, status="DONE", name="b")
-        options = {"update_conflicts": True, "update_fields": ["name"]}
-        if connection.features.supports_update_conflicts_with_target:
-            options["unique_fields"] = ["id"]
-        Stamped.objects.bulk_create([twin, Stamped(name="c")], **options)
+        upsert([Stamped(pk=row.pk, status="DONE", name="b"), Stamped(name="c")], "name")
         assert stored(row) == ("NEW", 0, "b")
 
     def test_update_or_create_is_refused(self, row):
@@ -237,11 +233,7 @@ class TestWhatStaysOpen:
 
     def test_an_upsert_that_names_the_status(self, row):
         """Django compiles it without asking the field, except in ways that make every `bulk_create()` slower."""
-        twin = Stamped(pk=row.pk, status="DONE", name="b")
-        options = {"update_conflicts": True, "update_fields": ["name", "status"]}
-        if connection.features.supports_update_conflicts_with_target:
-            options["unique_fields"] = ["id"]
-        Stamped.objects.bulk_create([twin], **options)
+        upsert([Stamped(pk=row.pk, status="DONE", name="b")], "name", "status")
         assert stored(row) == ("DONE", 0, "b")
 
     def test_raw_sql(self, row):

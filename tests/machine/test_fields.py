@@ -25,11 +25,6 @@ def stored(row: models.Model, name: str = "status") -> object:
 
 
 @pytest.fixture
-def row() -> Stamped:
-    return Stamped.objects.create(name="a")
-
-
-@pytest.fixture
 def stale(row: Stamped) -> Stamped:
     """An instance that has not seen that its row moved."""
     stale = Stamped.objects.get(pk=row.pk)

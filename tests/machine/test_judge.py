@@ -59,8 +59,7 @@ def row(user):
 # Each way makes the move, and returns what it is told.
 
 
-@pytest.fixture
-def by_person(row, user):
+def by_hand(row, user):
     def move(to):
         try:
             row.states.transition_to(to, user=user)
@@ -69,6 +68,16 @@ def by_person(row, user):
         return ""
 
     return move
+
+
+@pytest.fixture
+def by_person(row, user):
+    return by_hand(row, user)
+
+
+@pytest.fixture
+def by_program(row):
+    return by_hand(row, None)
 
 
 @pytest.fixture
@@ -86,18 +95,6 @@ def by_batch(row, user):
 @pytest.fixture
 def by_admin(row, client):
     return lambda to: " ".join(messages_of(press(client, row, to=to)))
-
-
-@pytest.fixture
-def by_program(row):
-    def move(to):
-        try:
-            row.states.transition_to(to)
-        except StateMachineError as error:
-            return str(error)
-        return ""
-
-    return move
 
 
 @pytest.fixture

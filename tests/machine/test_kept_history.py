@@ -149,17 +149,18 @@ class TestARowThatNobodySawBeingMade:
         assert records() == [*OLD, BOUNDARY, (5, "NEW", "DONE")]
         assert findings() == []
 
-    def test_moved_with_others(self, row):
+    @pytest.mark.parametrize(
+        ("write", "new"),
+        [
+            (lambda rows: Kept.states.bulk_transition(rows, "DONE").moved, [(5, "NEW", "DONE")]),
+            (Kept.states.record_initial, []),
+        ],
+        ids=["moved with others", "recorded first"],
+    )
+    def test_written_with_others(self, write, new, row):
         Kept.objects.bulk_create([Kept(pk=KEY + 1)])
-        assert Kept.states.bulk_transition(Kept.objects.all(), "DONE").moved == 2
-        assert records() == [*OLD, BOUNDARY, (5, "NEW", "DONE")]
-        assert [each.sequence for each in Kept.objects.get(pk=KEY + 1).states.history] == [1]
-        assert findings() == []
-
-    def test_recorded_first(self, row):
-        Kept.objects.bulk_create([Kept(pk=KEY + 1)])
-        assert Kept.states.record_initial(Kept.objects.all()) == 2
-        assert records() == [*OLD, BOUNDARY]
+        assert write(Kept.objects.all()) == 2
+        assert records() == [*OLD, BOUNDARY, *new]
         assert [each.sequence for each in Kept.objects.get(pk=KEY + 1).states.history] == [1]
         assert findings() == []
 

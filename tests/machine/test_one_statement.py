@@ -17,11 +17,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 POSTGRESQL = connection.vendor == "postgresql"
 
 
-@pytest.fixture
-def row() -> Stamped:
-    return Stamped.objects.create(name="a")
-
-
 def statements(move) -> list[str]:
     """Return the statements of a move, each by its first word."""
     with CaptureQueriesContext(connection) as queries:

@@ -21,10 +21,6 @@ only_postgresql = pytest.mark.skipif(not POSTGRESQL, reason="written in PostgreS
 
 
 class TestExpected:
-    @pytest.fixture
-    def row(self):
-        return Stamped.objects.create()
-
     @pytest.mark.parametrize("expected", ["NEW", 0])
     def test_met_moves_the_row(self, row, expected):
         assert row.states.transition_to("DONE", expected=expected).sequence == 1
@@ -48,13 +44,14 @@ class TestExpected:
             stale.states.transition_to("DONE", expected=0)
         assert stale.states.transition_to("DONE", expected="NEW").sequence == 3
 
-    def test_that_has_no_such_move_is_invalid(self, row):
-        with pytest.raises(InvalidStateTransition):
-            row.states.transition_to("NEW", expected="NEW")
-
-    def test_that_is_no_state_is_told(self, row):
-        with pytest.raises(UnknownState):
-            row.states.transition_to("DONE", expected="NWE")
+    @pytest.mark.parametrize(
+        ("to", "expected", "error"),
+        [("NEW", "NEW", InvalidStateTransition), ("DONE", "NWE", UnknownState)],
+        ids=["has no such move", "is no state"],
+    )
+    def test_that_makes_no_sense_is_refused(self, row, to, expected, error):
+        with pytest.raises(error):
+            row.states.transition_to(to, expected=expected)
 
     def test_works_for_an_instance_that_has_not_loaded_its_status(self, row):
         assert Stamped.objects.only("name").get().states.transition_to("DONE", expected=0).sequence == 1

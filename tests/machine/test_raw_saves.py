@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from django.core import serializers
-from django.db import connection, models, transaction
+from django.db import models, transaction
 
 from lab.models import Audited, Invoice, Logged, Ping, RacingCar, Stamped, Vehicle
 from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.machine.verify import Verifier
+from tests.worker.rows import set_clock
 
 pytestmark = pytest.mark.django_db
 
@@ -96,26 +97,18 @@ class TestAnEarlierVersion:
         revert(version)
         assert stored(row) == before
 
-    def test_does_not_take_a_row_from_the_worker_that_holds_it(self):
+    @pytest.mark.parametrize(
+        "since",
+        [{"lease_token": 5, "lease_owner": "w"}, {"lease_token": 2, "attempts": 1}],
+        ids=["held by a worker", "tried"],
+    )
+    def test_does_not_undo_what_workers_did_since(self, since):
         row = Ping.objects.create()
         version = version_of(row)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE lab_ping SET status_lease_token = 5, status_lease_owner = 'w' WHERE id = %s", [row.pk]
-            )
+        set_clock(row, **since)
         revert(version)
-        assert stored(row, "status_lease_token", "status_lease_owner") == {
-            "status_lease_token": 5,
-            "status_lease_owner": "w",
-        }
-
-    def test_does_not_forget_a_try_that_was_made_since(self):
-        row = Ping.objects.create()
-        version = version_of(row)
-        with connection.cursor() as cursor:
-            cursor.execute("UPDATE lab_ping SET status_lease_token = 2, status_attempts = 1 WHERE id = %s", [row.pk])
-        revert(version)
-        assert stored(row, "status_attempts") == {"status_attempts": 1}
+        written = {f"status_{name}": value for name, value in since.items()}
+        assert stored(row, *written) == written
 
     def test_is_judged_for_each_machine(self):
         invoice = Invoice.objects.create()

@@ -29,11 +29,6 @@ def memory(row: models.Model) -> dict[str, object]:
 
 
 @pytest.fixture
-def row() -> Stamped:
-    return Stamped.objects.create(name="a")
-
-
-@pytest.fixture
 def receivers(connect):
     """Connect receivers to `Audited`."""
     return lambda signal, receiver: connect(signal, receiver, Audited)

@@ -158,6 +158,11 @@ class TestDiscard:
         assert (ran, Lot.objects.count()) == ([], 1)
 
 
+def open_anew():
+    connection.close()
+    connection.ensure_connection()
+
+
 class TestIsSame:
     def test_a_connection_that_works_is(self):
         def program():
@@ -169,22 +174,12 @@ class TestIsSame:
     def test_one_that_was_never_open_is_not(self):
         assert not is_same(connection, None)
 
-    @only_postgresql
-    def test_one_that_was_cut_is_not(self):
+    @pytest.mark.parametrize("harm", [pytest.param(cut, marks=only_postgresql), open_anew])
+    def test_one_that_was_cut_or_opened_anew_is_not(self, harm):
         def program():
             connection.ensure_connection()
             driver = connection.connection
-            cut()
-            return is_same(connections["default"], driver)
-
-        assert not elsewhere(program)
-
-    def test_one_that_was_opened_anew_is_not(self):
-        def program():
-            connection.ensure_connection()
-            driver = connection.connection
-            connection.close()
-            connection.ensure_connection()
+            harm()
             return is_same(connections["default"], driver)
 
         assert not elsewhere(program)

@@ -89,15 +89,14 @@ class TestEnd:
         assert (start.predecessor, supervisor.deaths) == (None, 0)
         assert "died" not in caplog.text
 
-    def test_with_leases_left_is_told_to_who_started_the_worker(self, supervisor):
+    @pytest.mark.parametrize(
+        "report",
+        [ProcessReport("host:1", ended=True, left="2 of lab.Chore.states"), ProcessReport("host:1")],
+        ids=["with leases left", "without a word"],
+    )
+    def test_that_leaves_leases_while_the_worker_stops_is_told_to_who_started_it(self, report, supervisor):
         supervisor.is_stopping = True
-        child(supervisor, ProcessReport("host:1", ended=True, left="2 of lab.Chore.states"), code=0)
-        supervisor._reap()
-        assert (supervisor.exit_code, supervisor.starts) == (1, [])
-
-    def test_without_a_word_while_the_worker_stops_leaves_leases(self, supervisor):
-        supervisor.is_stopping = True
-        child(supervisor, ProcessReport("host:1"), code=0)
+        child(supervisor, report, code=0)
         supervisor._reap()
         assert (supervisor.exit_code, supervisor.starts) == (1, [])
 
