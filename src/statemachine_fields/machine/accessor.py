@@ -6,7 +6,6 @@ import datetime
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import models, router
 
 from statemachine_fields.db.rows import all_rows, row_label
@@ -15,6 +14,7 @@ from statemachine_fields.machine.guards import Blocker
 from statemachine_fields.machine.kept_history import records_of_rows
 from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.machine.transition import transition
+from statemachine_fields.machine.twins import as_async
 from statemachine_fields.schedule.policy import plain
 from statemachine_fields.schedule.rows import RowSchedule
 
@@ -180,59 +180,14 @@ class StateMachineAccessor(Generic[M]):
         """Put a parked row back on the clock, due at once and with all its tries before it; False if it is not parked."""
         return RowSchedule(self._bound, self._instance).resume()
 
-    async def arun_at(self, when: datetime.datetime | None = None) -> None:
-        """As `run_at()`, without blocking the event loop."""
-        await sync_to_async(self.run_at)(when)
-
-    async def arelease(self) -> bool:
-        """As `release()`, without blocking the event loop."""
-        return await sync_to_async(self.release)()
-
-    async def aresume(self) -> bool:
-        """As `resume()`, without blocking the event loop."""
-        return await sync_to_async(self.resume)()
-
-    async def astatus_at(self, when: datetime.datetime) -> str | None:
-        """As `status_at()`, without blocking the event loop."""
-        return await sync_to_async(self.status_at)(when)
-
-    async def acan_transition_to(self, state: str, user: Any = None) -> bool:
-        """As `can_transition_to()`, without blocking the event loop."""
-        return await sync_to_async(self.can_transition_to)(state, user)
-
-    async def ablockers(self, state: str, user: Any = None) -> list[Blocker]:
-        """As `blockers()`, without blocking the event loop."""
-        return await sync_to_async(self.blockers)(state, user)
-
-    async def atransition_to(
-        self,
-        new_status: str,
-        metadata: Mapping[str, Any] | None = None,
-        save: bool = True,
-        *,
-        update: Mapping[str, Any] | None = None,
-        record: Mapping[str, Any] | None = None,
-        expected: str | int | None = None,
-        user: Any = None,
-    ) -> StateTransition[M]:
-        """As `transition_to()`, without blocking the event loop."""
-        return await sync_to_async(self.transition_to)(
-            new_status, metadata, save, update=update, record=record, expected=expected, user=user
-        )
-
-    async def aforce_transition_to(
-        self,
-        new_status: str,
-        *,
-        reason: str,
-        metadata: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-        record: Mapping[str, Any] | None = None,
-    ) -> StateTransition[M]:
-        """As `force_transition_to()`, without blocking the event loop."""
-        return await sync_to_async(self.force_transition_to)(
-            new_status, reason=reason, metadata=metadata, update=update, record=record
-        )
+    arun_at = as_async(run_at)
+    arelease = as_async(release)
+    aresume = as_async(resume)
+    astatus_at = as_async(status_at)
+    acan_transition_to = as_async(can_transition_to)
+    ablockers = as_async(blockers)
+    atransition_to = as_async(transition_to)
+    aforce_transition_to = as_async(force_transition_to)
 
 
 def _hide_from_templates(*names: str) -> None:

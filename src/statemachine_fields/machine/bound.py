@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import models
+
+from statemachine_fields.machine.twins import as_async
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -109,20 +110,7 @@ class BoundMachine(Generic[M]):
 
         return BulkTransitioner(self._meta, queryset, to_status, metadata, batch_size, user, record).run()
 
-    async def abulk_transition(
-        self,
-        queryset: models.QuerySet[Any],
-        to_status: str,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        batch_size: int = 5000,
-        record: Mapping[str, Any] | None = None,
-        user: Any = None,
-    ) -> BulkResult:
-        """As `bulk_transition()`, without blocking the event loop."""
-        return await sync_to_async(self.bulk_transition)(
-            queryset, to_status, metadata, batch_size=batch_size, record=record, user=user
-        )
+    abulk_transition = as_async(bulk_transition)
 
     def record_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
         """Give each row that has no history its first record, and return how many got one.
@@ -134,9 +122,7 @@ class BoundMachine(Generic[M]):
 
         return InitialRecorder(self._meta, queryset, batch_size).run()
 
-    async def arecord_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
-        """As `record_initial()`, without blocking the event loop."""
-        return await sync_to_async(self.record_initial)(queryset, batch_size=batch_size)
+    arecord_initial = as_async(record_initial)
 
     def import_history(
         self,
@@ -152,8 +138,8 @@ class BoundMachine(Generic[M]):
 
         Each entry is a dict: `key`, `to_status` (or `to`), `at`, and, if known, `from_status` (or `from`), `metadata` and
         `record` (values for the fields of `transition_base`). The entries of a key follow each other, by time. Without `from_status` an entry
-        says where the row was; if it was there already, that is no move. `rows` is read once and may be a generator: the
-        entries of one key at a time are in memory.
+        says where the row was; if it was there already, that is no move. `rows` is read once, by `aimport_history()` in the
+        thread that writes, and may be a generator: the entries of one key at a time are in memory.
 
         One transaction for each key, in which the row is locked. The last entry leads to the row's status, and
         `changed_at` becomes its time; where the row has moved since, it leads to where that began, and the numbers of
@@ -174,20 +160,7 @@ class BoundMachine(Generic[M]):
 
         return HistoryImporter(self._meta, rows, gaps, past_states, batch_size, progress, using).run()
 
-    async def aimport_history(
-        self,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        gaps: Literal["refuse", "record"] = "refuse",
-        past_states: Collection[str] = (),
-        batch_size: int = 1000,
-        progress: Callable[[ImportResult], None] | None = None,
-        using: str | None = None,
-    ) -> ImportResult:
-        """As `import_history()`, without blocking the event loop. `rows` is read in the thread that writes."""
-        return await sync_to_async(self.import_history)(
-            rows, gaps=gaps, past_states=past_states, batch_size=batch_size, progress=progress, using=using
-        )
+    aimport_history = as_async(import_history)
 
     def in_state(self, *states: str) -> models.QuerySet[M]:
         """Return the rows that are in one of the states.
@@ -207,9 +180,7 @@ class BoundMachine(Generic[M]):
         """
         return self._meta.questions.undeclared_states(using)
 
-    async def aundeclared_states(self, *, using: str | None = None) -> list[str]:
-        """As `undeclared_states()`, without blocking the event loop."""
-        return await sync_to_async(self.undeclared_states)(using=using)
+    aundeclared_states = as_async(undeclared_states)
 
     def as_of(self, when: datetime.datetime) -> models.QuerySet[M]:
         """Return all rows with the status they had at an instant, as `status_as_of` (`<status field>_as_of`).
@@ -256,15 +227,7 @@ class BoundMachine(Generic[M]):
         """
         return self._meta.questions.durations(since, until, using)
 
-    async def adurations(
-        self,
-        since: datetime.datetime | None = None,
-        until: datetime.datetime | None = None,
-        *,
-        using: str | None = None,
-    ) -> Durations:
-        """As `durations()`, without blocking the event loop."""
-        return await sync_to_async(self.durations)(since, until, using=using)
+    adurations = as_async(durations)
 
     def due(self) -> models.QuerySet[M]:
         """Return the rows that a worker could take now, those that have waited longest first."""
