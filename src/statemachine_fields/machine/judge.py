@@ -25,13 +25,6 @@ class Judge:
     def __init__(self, bound: Binding[Any]) -> None:
         self.bound = bound
 
-    def is_unquestioned(self, from_status: str, to_status: str) -> bool:
-        """Say whether the graph has the move and there is nobody else to ask, whoever makes it."""
-        bound = self.bound
-        if to_status not in bound.graph.edges.get(from_status, ()):
-            return False
-        return not (bound.guards or bound.graph.transition(from_status, to_status).permission)
-
     def asks(self, to_status: str, user: Any = None) -> bool:
         """Say whether code of the user's may be asked about a move to the state."""
         return bool(self.bound.guards) or (user is not None and self.bound.graph.asks_permission(to_status))
