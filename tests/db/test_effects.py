@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lab.models import Audited, Lot
 from statemachine_fields.db import effects
 from statemachine_fields.db.columns import EMPTY, FEATURES
-from statemachine_fields.db.dialect import dialect_for
+from statemachine_fields.db.dialect import RowWriteKind, dialect_for
 from statemachine_fields.db.effects import (
     ANNOUNCE,
     BEAT,
@@ -178,7 +178,7 @@ def prepared(bound, column, becomes, value):
 def write_alone(bound, effect, key, before, given):
     wants = effect.wants(bound.table.columns)  # in that order
     values = tuple(prepared(bound, column, effect.changes[column], given[column]) for column in wants)
-    write = dialect_for(connection).row_write(connection, bound.table, effect, records=False)
+    write = dialect_for(connection).row_write(connection, RowWriteKind(bound.table, effect, records=False))
     return write(connection, key, values, (before["status"],), ()) is not None
 
 

@@ -54,6 +54,18 @@ class LockedRow(NamedTuple):
     lease_token: int | None = None
 
 
+class RowWriteKind(NamedTuple):
+    """What a write of one row is: an effect, what is compared besides the key, and whether it is recorded."""
+
+    table: Table
+    effect: Effect
+    compares: tuple[str, ...] = ("status",)
+    records: bool = True
+    #: Other columns that it sets, and other columns of the audit table that it fills.
+    updates: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+
+
 class RowWriter(Protocol):
     """A write of one row, ready to be made again and again."""
 
@@ -83,22 +95,8 @@ class Dialect(Protocol):
     #: Whether the default that Django gives a time column is UTC. On MariaDB it is the session's local time.
     default_is_utc: bool
 
-    def row_write(
-        self,
-        connection: Any,
-        table: Table,
-        effect: Effect,
-        *,
-        compares: tuple[str, ...] = ("status",),
-        records: bool = True,
-        updates: tuple[str, ...] = (),
-        extras: tuple[str, ...] = (),
-    ) -> RowWriter:
-        """Return what writes one row: an effect, what is compared besides the key, and whether it is recorded.
-
-        :param updates: other columns that it sets.
-        :param extras: other columns of the audit table that it fills.
-        """
+    def row_write(self, connection: Any, kind: RowWriteKind) -> RowWriter:
+        """Return what writes one row."""
         ...
 
     def write_rows(

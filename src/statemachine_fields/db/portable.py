@@ -15,7 +15,7 @@ from django.db import transaction
 from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import LockedRow, SelectedWrite, SelectedWritten
+from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM, Becomes, Effect, Terms
 from statemachine_fields.db.tallies import Tally, add_up_sql
@@ -37,20 +37,10 @@ class Portable:
     default_is_utc = False
 
     def __init__(self) -> None:
-        self._writes: dict[tuple[Any, ...], PortableRowWrite] = {}
+        self._writes: dict[RowWriteKind, PortableRowWrite] = {}
 
-    def row_write(
-        self,
-        connection: Any,
-        table: Table,
-        effect: Effect,
-        *,
-        compares: tuple[str, ...] = ("status",),
-        records: bool = True,
-        updates: tuple[str, ...] = (),
-        extras: tuple[str, ...] = (),
-    ) -> PortableRowWrite:
-        return PortableRowWrite(table, effect, compares, records, updates, extras)
+    def row_write(self, connection: Any, kind: RowWriteKind) -> PortableRowWrite:
+        return PortableRowWrite(kind)
 
     def write_rows(
         self,
@@ -63,8 +53,8 @@ class Portable:
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
     ) -> set[Any]:
-        kind = (table, effect, compares, records, tuple(column for column, _value in updates))
-        write = self._writes.setdefault(kind, PortableRowWrite(*kind))
+        kind = RowWriteKind(table, effect, compares, records, tuple(column for column, _value in updates))
+        write = self._writes.setdefault(kind, PortableRowWrite(kind))
         wants, values = effect.wants(table.columns), tuple(value for _column, value in updates)
         done = set()
         with _locked(connection, table) as (cursor, names):
@@ -233,18 +223,9 @@ class Portable:
 class PortableRowWrite:
     """The statements that write one row, and what an effect wants of the caller as their parameters."""
 
-    def __init__(
-        self,
-        table: Table,
-        effect: Effect,
-        compares: tuple[str, ...],
-        records: bool,
-        updates: tuple[str, ...] = (),
-        extras: tuple[str, ...] = (),
-    ) -> None:
-        self.table, self.compares, self.records = table, compares, records
-        self.effect, self.updates, self.extras = effect, updates, extras
-        self._is_recorded = "sequence" in effect.changes
+    def __init__(self, kind: RowWriteKind) -> None:
+        self.table, self.effect, self.compares, self.records, self.updates, self.extras = kind
+        self._is_recorded = "sequence" in self.effect.changes
         #: By whether times are stored in UTC, which depends on the connection.
         self._texts: dict[bool, tuple[str, str, str]] = {}
 

@@ -9,7 +9,7 @@ from django.db import models
 
 from statemachine_fields.db import prepared
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import LockedRow, SelectedWrite, SelectedWritten, sqlstate
+from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims
@@ -110,17 +110,8 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
         super().__init__()
         self._texts: dict[tuple[Any, ...], str] = {}
 
-    def row_write(
-        self,
-        connection: Any,
-        table: Table,
-        effect: Effect,
-        *,
-        compares: tuple[str, ...] = ("status",),
-        records: bool = True,
-        updates: tuple[str, ...] = (),
-        extras: tuple[str, ...] = (),
-    ) -> RowWrite:
+    def row_write(self, connection: Any, kind: RowWriteKind) -> RowWrite:
+        table, effect, compares, records, updates, extras = kind
         names = table.quoted(connection)
         quote = connection.ops.quote_name
         names["changes"] = effect.as_sql(names, TERMS, also=map(quote, updates))

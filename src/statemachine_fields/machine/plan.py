@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 
-from statemachine_fields.db.dialect import RowWriter, dialect_for
+from statemachine_fields.db.dialect import RowWriteKind, RowWriter, dialect_for
 from statemachine_fields.db.effects import ANNOUNCE, ENTER
 from statemachine_fields.machine.listeners import (
     MOVED,
@@ -89,15 +89,9 @@ class Plan:
         kind = (updates, records)
         found = self._writes.get(kind)
         if found is None:
-            found = self._writes[kind] = dialect_for(connection).row_write(
-                connection,
-                self._bound.table,
-                self.effect,
-                compares=self._compares,
-                records=records,
-                updates=updates,
-                extras=self._bound.extra_columns if records else (),
-            )
+            extras = self._bound.extra_columns if records else ()
+            write = RowWriteKind(self._bound.table, self.effect, self._compares, records, updates, extras)
+            found = self._writes[kind] = dialect_for(connection).row_write(connection, write)
         return found
 
     def bring_up(
