@@ -172,13 +172,11 @@ class BulkRequest:
         return preview
 
     def _depends_on_the_row(self) -> bool:
-        asked = [self._from(state).permission for state in self.sources]
-        user: Any = self.request.user
         guarded = any(targets is None or self.target in targets for targets in self.bound.guards.values())
         return (
             guarded
             or self.model_admin.asks_for_each_row()
-            or any(callable(each) or not user.has_perm(each) for each in asked if each is not None)
+            or self.bound.judge.is_permitted_by_row(self.sources, self.target, self.request.user)
         )
 
     def _ask_rows(self, preview: BulkPreview, movable: int) -> None:
@@ -261,8 +259,7 @@ class BulkRequest:
     def _no_move_from(self, state: str) -> str:
         if state not in self.bound.graph:
             return not_declared(self.bound, state)
-        names = {"from": self.bound.label_of(state), "to": self.bound.label_of(self.target)}
-        return _("There is no move from %(from)s to %(to)s.") % names
+        return self.bound.judge.no_transition(state, self.target).message
 
     @property
     def _not_allowed(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.core.exceptions import EmptyResultSet
@@ -98,17 +99,10 @@ class BulkTransitioner(Generic[M]):
     def _must_go_one_by_one(self) -> bool:
         return (
             bool(self.bound.guards)
-            or self._may_depend_on_the_row()
+            or self.bound.judge.is_permitted_by_row(self.sources, self.to_status, self.user)
             or transition_rejected.has_listeners(self.bound.model)
             or needs_each_row(self.bound, self.model)
         )
-
-    def _may_depend_on_the_row(self) -> bool:
-        """Say whether the user may make some of the moves with some of the rows only."""
-        if self.user is None:
-            return False
-        asked = [self.bound.graph.transition(source, self.to_status).permission for source in self.sources]
-        return any(callable(each) or not self.user.has_perm(each) for each in asked if each is not None)
 
     def _begin(self, rows: models.QuerySet[Any]) -> None:
         """Let those rows begin that nobody saw being made and whose key has the history of another."""
@@ -123,8 +117,8 @@ class BulkTransitioner(Generic[M]):
             sql, params = compiler.as_sql()
         except EmptyResultSet:  # as of none()
             return Done(0, None)
-        updates = zip(self._auto_now_columns, self._auto_now_values(), strict=True)
-        write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, [*updates], self.delay)
+        updates = [(field.column, value) for field, value in self._auto_now()]
+        write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, updates, self.delay)
         done = self.dialect.write_selected(self.connection, self.bound.table, ENTER, write, sql, params)
         self.result.moved += done.moved
         converters = compiler.get_converters([compiler.select[0][0]])
@@ -142,7 +136,7 @@ class BulkTransitioner(Generic[M]):
             if going:
                 columns = self.bound.table.columns
                 changes = ENTER.as_update(names, columns, status=self.to_status, next_at=self.delay)
-                moving.update(**changes, **dict(zip(self._auto_now_names, self._auto_now_values(), strict=True)))
+                moving.update(**changes, **{field.name: value for field, value in self._auto_now()})
                 moved = moving.order_by("pk").values_list("pk", names.sequence, names.changed_at)
                 self._record(going, list(moved))
         self.result.moved += len(going)
@@ -181,22 +175,13 @@ class BulkTransitioner(Generic[M]):
         return Done(len(instances), instances[-1].pk if instances else None)
 
     def _refuse(self, rows: Any) -> None:
-        reasons = {state: self._no_move_from(state) for state in self.bound.graph.states}
-        for key, status in rows:
-            reason = reasons.get(status) or self._no_move_from(status)
-            self.result.refusals.append(Refusal(key, status, reason))
+        reason_of = cache(self._no_move_from)
+        self.result.refusals += [Refusal(key, status, reason_of(status)) for key, status in rows]
 
     def _no_move_from(self, status: str) -> str:
         return self.bound.judge.no_transition(status, self.to_status).message
 
-    @property
-    def _auto_now_names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in auto_now_fields(self.model))
-
-    @property
-    def _auto_now_columns(self) -> tuple[str, ...]:
-        return tuple(field.column for field in auto_now_fields(self.model))
-
-    def _auto_now_values(self) -> tuple[Any, ...]:
+    def _auto_now(self) -> list[tuple[Any, Any]]:
+        """Return the fields that every save refreshes, and what they become."""
         draft = self.model()
-        return tuple(field.pre_save(draft, False) for field in auto_now_fields(self.model))
+        return [(each, each.pre_save(draft, False)) for each in auto_now_fields(self.model)]

@@ -29,6 +29,13 @@ class Judge:
         """Say whether code of the user's may be asked about a move to the state."""
         return bool(self.bound.guards) or (user is not None and self.bound.graph.asks_permission(to_status))
 
+    def is_permitted_by_row(self, sources: Iterable[str], to_status: str, user: Any) -> bool:
+        """Say whether the user may make moves from some states to another with some of the rows only."""
+        if user is None:
+            return False
+        asked = [self.bound.graph.transition(source, to_status).permission for source in sources]
+        return any(callable(each) or not user.has_perm(each) for each in asked if each is not None)
+
     def sources(self, to_status: str) -> list[str]:
         """Return the states from which the graph has a move to the state."""
         return [state for state, targets in self.bound.graph.edges.items() if to_status in targets]
