@@ -69,16 +69,6 @@ class Found(NamedTuple):
     lease_expires_at: datetime.datetime | None = None
 
 
-class Recorded(NamedTuple):
-    """A record that the row has."""
-
-    from_status: str
-    to_status: str
-    at: datetime.datetime
-    sequence: int
-    id: uuid.UUID
-
-
 class HistoryImporter:
     """One run over the entries of many rows."""
 
@@ -210,7 +200,7 @@ class HistoryImporter:
         records = self.records.filter(instance_id=key)
         columns = ("from_status", "to_status", "transitioned_at", "sequence", "id")
         of_row = records_of_rows(self.bound, records).order_by("sequence")
-        there = [Recorded(*facts) for facts in of_row.values_list(*columns)[: len(steps)]]
+        there: list[Any] = list(of_row.values_list(*columns, named=True)[: len(steps)])
         if [found[:3] for found in there] == [step.facts for step in steps]:
             return []
         has = f"The row has {row.sequence} transitions already"
@@ -221,15 +211,15 @@ class HistoryImporter:
                 row.status,
             )
         first, last = there[0], steps[-1]
-        if last.at > first.at:
+        if last.at > first.transitioned_at:
             raise Refused(
-                f"{has}, the first of {first.at}, which is before the last entry, of {last.at}. Leave out what the machine "
+                f"{has}, the first of {first.transitioned_at}, which is before the last entry, of {last.at}. Leave out what the machine "
                 "recorded itself, and give all entries of a key one after the other.",
                 row.status,
             )
         if last.to_status != first.from_status:
             what = f"{has}, the first from {first.from_status!r}, but the last entry leads to {last.to_status!r}."
-            steps.append(self.chain.gap(last.to_status, first.from_status, first.at, what, row.status))
+            steps.append(self.chain.gap(last.to_status, first.from_status, first.transitioned_at, what, row.status))
         # In two steps, because a number has to be free when it is taken.
         records.update(sequence=-F("sequence") - len(steps))
         records.update(sequence=-F("sequence"))
