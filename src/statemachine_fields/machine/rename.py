@@ -17,6 +17,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 
 from statemachine_fields.db.clock import StatementClock
 from statemachine_fields.db.columns import Names
+from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 
 logger = logging.getLogger("statemachine_fields.machine")
@@ -59,9 +60,8 @@ class Renamer:
         self.features = self.connection.features
         most = self.features.max_query_params
         self.batch_size = min(batch_size, most - OTHER_PARAMETERS) if most else batch_size
-        # Not a manager: those of a project may filter.
-        self.all_rows: models.QuerySet[Any] = models.QuerySet(model, using=using).order_by("pk")
-        self.all_records: models.QuerySet[Any] = models.QuerySet(audit, using=using).order_by("instance_id")
+        self.all_rows: models.QuerySet[Any] = all_rows(model, using).order_by("pk")
+        self.all_records: models.QuerySet[Any] = all_rows(audit, using).order_by("instance_id")
         self.is_timed = any(field.name == names.lease_expires_at for field in model._meta.fields)
         #: How much was renamed.
         self.rows = self.records = 0
