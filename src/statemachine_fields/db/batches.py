@@ -54,8 +54,8 @@ class Batches:
 
     def run(self, work: Callable[[models.QuerySet[Any]], Done], *, as_owners: bool = True) -> None:
         """Hand batch after batch to the work, each ordered and cut to size."""
-        for window in self._windows(as_owners):
-            rows = window.order_by("pk")
+        for window in self._windows():
+            rows = (self._as_owners(window) if as_owners else window).order_by("pk")
             rows.query.standard_ordering = True  # reverse() would turn it round
             done = work(rows[: self.batch_size])
             while done.seen == self.batch_size:
@@ -70,33 +70,28 @@ class Batches:
         self.owners.filter(pk=None).update(**{self.bound.names.sequence: MachineValue(0)})
         return rows
 
-    def _windows(self, as_owners: bool) -> Iterator[models.QuerySet[Any]]:
+    def _windows(self) -> Iterator[models.QuerySet[Any]]:
         """Yield querysets that can be filtered, ordered and locked, have each row once, and together cover the rows."""
         query = self.queryset.query
         base = type(self.queryset)(self.model, using=self.using)  # of the same class, which may make the instances
         if query.is_sliced or query.distinct_fields:  # read once: moving a row may change which rows it holds
             keys = list(dict.fromkeys(self.queryset.values_list("pk", flat=True)))
             for start in range(0, len(keys), LARGEST_KEY_LIST):
-                part = base.filter(pk__in=keys[start : start + LARGEST_KEY_LIST])
-                yield self._as_owners(part) if as_owners else part
+                yield base.filter(pk__in=keys[start : start + LARGEST_KEY_LIST])
             return
         rows = self.queryset.using(self.using)
         if _is_plain(query):
             rows = rows.select_related(None)
             rows.query.select_for_update = False  # we lock in our own way
+            yield rows
         else:
-            rows = base.filter(pk__in=rows.order_by().values("pk"))
-        yield self._as_owners(rows) if as_owners else rows
+            yield base.filter(pk__in=rows.order_by().values("pk"))
 
     def _as_owners(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
         """Turn rows of a multi-table child into those of the parent that has the columns."""
         if self.model._meta.concrete_model is self.bound.model:
             return rows
-        return self.owners.filter(pk__in=rows.order_by().values(self._key))
-
-    @property
-    def _key(self) -> str:
-        return str(self.bound.model._meta.pk.name)
+        return self.owners.filter(pk__in=rows.order_by().values(self.bound.model._meta.pk.name))
 
 
 def database_of(queryset: Any) -> str:
