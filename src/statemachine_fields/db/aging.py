@@ -52,10 +52,9 @@ class Aging:
 
     def pass_time(self, stopped_at: datetime.datetime, step: datetime.timedelta) -> None:
         """Make all rows and records older by a step, and what was written after an instant as if written at it."""
-        values = {"at": self._time(stopped_at), "step": self._step(step)}
-        with self.connection.cursor() as cursor:
-            for text in self._texts:
-                cursor.execute(*_bound(text, values))
+        values = {"at": self._time(stopped_at), "step": models.DurationField().get_db_prep_value(step, self.connection)}
+        for text in self._texts:
+            self._execute(text, values)
 
     def first_due(
         self, priorities: Mapping[str, int], stopped_at: datetime.datetime, without: Any = None
@@ -91,17 +90,17 @@ class Aging:
         values = {"at": self._time(at), "key": self._key(key)}
         text = f"UPDATE {self.name} SET {self.next_at} = :at WHERE {self.names['key']} = :key "
         text += f"AND {self.names['sequence']} = {sequence} AND {self.next_at} IS NOT NULL"
-        with self.connection.cursor() as cursor:
-            cursor.execute(*_bound(text, values))
+        self._execute(text, values)
 
     def count_tries(self, key: Any, tries: int, at: datetime.datetime) -> None:
         """Count tries of a row that were not written, the last of them at an instant."""
         values = {"at": self._time(at), "key": self._key(key)}
-        text = (
-            f"UPDATE {self.name} SET {{claimed_at}} = :at, {{attempts}} = {{attempts}} + {tries} WHERE {{key}} = :key"
-        )
+        text = f"UPDATE {{name}} SET {{claimed_at}} = :at, {{attempts}} = {{attempts}} + {tries} WHERE {{key}} = :key"
+        self._execute(text.format(**self.names), values)
+
+    def _execute(self, text: str, values: Mapping[str, Any]) -> None:
         with self.connection.cursor() as cursor:
-            cursor.execute(*_bound(text.format(**self.names), values))
+            cursor.execute(*_bound(text, values))
 
     def _stopped(self, time: str) -> str:
         return f"(CASE WHEN {time} > :at THEN :at ELSE {time} END)"
@@ -128,9 +127,6 @@ class Aging:
 
     def _time(self, at: datetime.datetime) -> Any:
         return self.table.time_field.get_db_prep_value(at, self.connection)
-
-    def _step(self, step: datetime.timedelta) -> Any:
-        return models.DurationField().get_db_prep_value(step, self.connection)
 
     def _read(self, value: Any) -> datetime.datetime:
         time: datetime.datetime = read_time(value, self.table, self.connection)
