@@ -37,10 +37,7 @@ class InvalidStateTransition(StateMachineError):
 
     def __init__(self, label: str, from_status: str, to_status: str, allowed: Sequence[str]) -> None:
         super().__init__(label, from_status, to_status, list(allowed))  # args stay picklable
-        self.label = label
-        self.from_status = from_status
-        self.to_status = to_status
-        self.allowed = list(allowed)
+        self.label, self.from_status, self.to_status, self.allowed = label, from_status, to_status, list(allowed)
 
     def __str__(self) -> str:
         return (
@@ -113,11 +110,8 @@ class ConcurrentTransition(StateMachineError):
         self, label: str, to_status: str, expected: str | int | None, status: str | None, sequence: int | None
     ) -> None:
         super().__init__(label, to_status, expected, status, sequence)
-        self.label = label
-        self.to_status = to_status
-        self.expected = expected
-        self.status = status
-        self.sequence = sequence
+        self.label, self.to_status, self.expected = label, to_status, expected
+        self.status, self.sequence = status, sequence
 
     def __str__(self) -> str:
         if self.status is None:
@@ -142,8 +136,7 @@ class LeaseLost(StateMachineError):
 
     def __init__(self, label: str, token: int) -> None:
         super().__init__(label, token)
-        self.label = label
-        self.token = token
+        self.label, self.token = label, token
 
     def __str__(self) -> str:
         return (
@@ -157,9 +150,7 @@ class RowLeased(StateMachineError):
 
     def __init__(self, label: str, owner: str, action: str) -> None:
         super().__init__(label, owner, action)
-        self.label = label
-        self.owner = owner
-        self.action = action
+        self.label, self.owner, self.action = label, owner, action
 
     def __str__(self) -> str:
         return (
@@ -173,8 +164,7 @@ class RowMissing(StateMachineError):
 
     def __init__(self, label: str, saved: bool) -> None:
         super().__init__(label, saved)
-        self.label = label
-        self.saved = saved
+        self.label, self.saved = label, saved
 
     def __str__(self) -> str:
         if self.saved:
@@ -195,12 +185,8 @@ class UnrecordedStatusChange(StateMachineError):
 
     def __init__(self, label: str, field: str, machine: str, was: object, now: object, remedy: str = RECORDED) -> None:
         super().__init__(label, field, machine, was, now, remedy)
-        self.label = label
-        self.field = field
-        self.machine = machine
-        self.was = was
-        self.now = now
-        self.remedy = remedy
+        self.label, self.field, self.machine = label, field, machine
+        self.was, self.now, self.remedy = was, now, remedy
 
     def __str__(self) -> str:
         if self.was is NOT_PROVIDED:
