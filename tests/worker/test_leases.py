@@ -12,9 +12,8 @@ from django.utils import timezone
 
 from lab.models import Chore, Coupon, Crate, Lot, Sensor
 from statemachine_fields.db.claims import Left, Wanted
-from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.postgresql_claims import LOCKS, due_text, due_values
-from statemachine_fields.db.tallies import AT_ONCE, Tally
+from statemachine_fields.db.tallies import AT_ONCE, Tally, add_up
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.worker.models import RunStatistics
 from tests.together import together
@@ -627,7 +626,7 @@ class TestAddUp:
     PERIOD = timezone.now().replace(minute=0, second=0, microsecond=0)
 
     def add(self, *tallies):
-        dialect_for(connection).add_up(connection, RunStatistics._meta.db_table, self.PERIOD, tallies)
+        add_up(connection, RunStatistics._meta.db_table, self.PERIOD, tallies)
 
     def test_sums_by_machine_state_and_period(self):
         self.add(Tally("a.A", "NEW", "moved", 2, 0.5), Tally("a.A", "OLD", "failed", 1))

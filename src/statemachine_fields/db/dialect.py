@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from statemachine_fields.db.columns import Table
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
-    from statemachine_fields.db.tallies import Tally
 
 
 @dataclass(slots=True)
@@ -188,10 +187,6 @@ class Dialect(Protocol):
 
     def was_committed(self, connection: Any, number: int) -> bool | None:
         """Say whether a transaction was committed whose end nobody told us; None if it has not ended."""
-        ...
-
-    def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
-        """Add counts to those of the same machine, state, period and kind."""
         ...
 
 

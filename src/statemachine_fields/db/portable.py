@@ -6,7 +6,7 @@ even a second worker, which would gain nothing, would harm nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM, Becomes, Effect, Terms
-from statemachine_fields.db.tallies import Tally, add_up_sql
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
 
@@ -204,11 +203,6 @@ class Portable:
 
     def was_committed(self, connection: Any, number: int) -> bool | None:
         return None
-
-    def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
-        with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:
-            for text, params in add_up_sql(connection, table, period, tallies):
-                cursor.execute(text, params)
 
     def _now(self, cursor: Any, connection: Any) -> Any:
         sql, params = clock_sql(connection)

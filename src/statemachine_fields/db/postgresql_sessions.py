@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields.db import prepared
 from statemachine_fields.db.own import own_class
-from statemachine_fields.db.tallies import Tally, add_up_sql
 
 if TYPE_CHECKING or is_psycopg3:
     import psycopg
@@ -66,11 +64,6 @@ class PostgreSQLSessions:
             cursor.execute("SELECT txid_status(%s)", (number,))
             status = cursor.fetchone()[0]  # NULL if it was too long ago
         return None if status == "in progress" else status != "aborted"
-
-    def add_up(self, connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
-        for text, params in add_up_sql(connection, table, period, tallies):
-            with connection.cursor() as cursor:
-                cursor.execute(text, params)
 
 
 def _hang_up(driver: Any, line: socket.socket) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 # What other workers have counted is added to, never read first: nothing is lost however many write at once.
@@ -25,10 +25,8 @@ class Tally(NamedTuple):
     seconds: float = 0.0
 
 
-def add_up_sql(
-    connection: Any, table: str, period: Any, tallies: Collection[Tally]
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the statements that add tallies, one if they are not very many, each machine, state and kind once.
+def add_up(connection: Any, table: str, period: Any, tallies: Collection[Tally]) -> None:
+    """Add tallies to those of the same period, each machine, state and kind once. One statement if they are not very many.
 
     Rows are in one order for all workers, so that two cannot deadlock.
     """
@@ -39,4 +37,5 @@ def add_up_sql(
         text = ADD_UP.format(
             table=connection.ops.quote_name(table), rows=", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(some))
         )
-        yield text, tuple(value for row in some for value in row)
+        with connection.cursor() as cursor:
+            cursor.execute(text, tuple(value for row in some for value in row))

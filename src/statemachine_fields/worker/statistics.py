@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from statemachine_fields.conf import settings
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.db.tallies import Tally
+from statemachine_fields.db.tallies import Tally, add_up
 from statemachine_fields.worker.connections import Backoff, close_connections
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.outcomes import Counts, Events
@@ -85,7 +85,7 @@ class StatisticsWriter:
             with transaction.atomic(using=connection.alias):
                 number = dialect.transaction_number(connection)
                 tallies = [Tally(*key, number, seconds) for key, (number, seconds) in counts.items()]
-                dialect.add_up(connection, RunStatistics._meta.db_table, this_period(), tallies)
+                add_up(connection, RunStatistics._meta.db_table, this_period(), tallies)
                 sent = number
         except (DatabaseError, InterfaceError):
             if sent is None:
