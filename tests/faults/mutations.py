@@ -269,9 +269,9 @@ MUTATIONS = [
     ),
     Mutation(
         "rows that more than one died of are claimed with the others",
-        CLAIMS,
-        'HOW_OFTEN = {1: "= 1", 2: "> 1"}',
-        'HOW_OFTEN = {1: ">= 1", 2: "> 1"}',
+        "db/claims.py",
+        '1: "= 1", 2: "> 1"}',
+        '1: ">= 1", 2: "> 1"}',
         (f"{CLAIMING}::TestSuspects",),
     ),
     Mutation(

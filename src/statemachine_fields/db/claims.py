@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+#: Rows by how often a worker died of them, or vanished: never, once, more often.
+HOW_OFTEN = {0: "= 0", 1: "= 1", 2: "> 1"}
+
 #: What is written on a row whose worker has vanished, between and after its name.
 RECOVERED = ("Recovered from ", ", which stopped extending its lease.")
 DIED = ("Recovered from ", ", which died.")

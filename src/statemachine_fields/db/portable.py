@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten
@@ -23,9 +23,6 @@ SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
 
 #: deadlock found, lock wait timeout exceeded
 MYSQL_CONFLICTS = ((1213,), (1205,))
-
-#: Rows by how often a worker died of them, or vanished: never, once, more often.
-HOW_OFTEN = {0: "= 0", 1: "= 1", 2: "> 1"}
 
 
 class Portable:

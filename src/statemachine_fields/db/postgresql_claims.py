@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared
-from statemachine_fields.db.claims import DIED, RECOVERED, Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
 from statemachine_fields.db.postgresql_text import TERMS, key_type
@@ -40,9 +40,6 @@ CLAIMED = """
     RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM {changed_at}))::float8{columns}"""
 
 LOCKS = " FOR NO KEY UPDATE SKIP LOCKED"
-
-#: Rows by how often a worker died of them, or vanished: never, once, more often.
-HOW_OFTEN = {1: "= 1", 2: "> 1"}
 
 # Rows are claimed in the order in which they became due, so those that are held come before those that nobody has
 # claimed yet, and a walk along the same index need not go further than where the held ones end: see recover().
@@ -143,8 +140,8 @@ def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
         which = " AND {key} = ANY(%s::{type}[])".format(**names)
     elif wanted.aside:
         which = " AND {key} <> ALL(%s::{type}[])".format(**names)
-    text, how_often = (SUSPECTS, HOW_OFTEN[wanted.crashes]) if wanted.crashes else (DUE, "")
-    return text.format(**names, which=which, lock=lock, how_often=how_often)
+    text = SUSPECTS if wanted.crashes else DUE
+    return text.format(**names, which=which, lock=lock, how_often=HOW_OFTEN[wanted.crashes])
 
 
 def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]:
