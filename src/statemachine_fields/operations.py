@@ -131,9 +131,9 @@ class RenameState(Operation):
             model, audit, Names(self.field), old, new, using=using, batch_size=self.batch_size, wait=self.wait
         )
         mark = Mark(schema_editor, model._meta.db_table, self.field, old, new)
-        if renamer.is_needed():
+        if renamer.is_used(old):
             if not (self.target_in_use or mark.is_set()):
-                if renamer.is_target_used():
+                if renamer.is_used(new):
                     raise self._target_in_use(renamer)
                 if not schema_editor.connection.in_atomic_block:
                     mark.set()

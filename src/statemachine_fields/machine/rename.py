@@ -70,28 +70,21 @@ class Renamer:
     def __str__(self) -> str:
         return f"{self.model._meta.label}.{self.names.status}: {self.old!r} → {self.new!r}"
 
-    def is_needed(self) -> bool:
-        """Say whether a row or a record has the old value."""
-        return self._has(self.old)
-
-    def is_target_used(self) -> bool:
-        """Say whether a row or a record has the new value."""
-        return self._has(self.new)
+    def is_used(self, value: str) -> bool:
+        """Say whether a row or a record has the value."""
+        return self._rows_in(value).exists() or self._records_of(value).exists()
 
     def run(self) -> None:
         """Rename until nothing has the old value, or raise and keep what was done."""
         for _round in range(MOST_ROUNDS):
             self._empty_the_state()
             self._rename_histories()
-            if not self.is_needed():
+            if not self.is_used(self.old):
                 return
         raise StateMachineError(
             f"{self}: rows enter {self.old!r} as fast as it is renamed. {self._what_was_done()} Deploy code in which "
             f"{self.old!r} is retired, and run the migration again."
         )
-
-    def _has(self, value: str) -> bool:
-        return self._rows_in(value).exists() or self._records_of(value).exists()
 
     def _rows_in(self, value: str) -> models.QuerySet[Any]:
         return self.all_rows.filter(**{self.names.status: value})
