@@ -190,13 +190,9 @@ class StateMachineAccessor(Generic[M]):
     aforce_transition_to = as_async(force_transition_to)
 
 
-def _hide_from_templates(*names: str) -> None:
-    for name in names:
-        getattr(StateMachineAccessor, name).alters_data = True
-        getattr(StateMachineAccessor, f"a{name}").alters_data = True
-
-
-_hide_from_templates("transition_to", "force_transition_to", "run_at", "release", "resume")
+for _verb in ("transition_to", "force_transition_to", "run_at", "release", "resume"):  # no template may call them
+    getattr(StateMachineAccessor, _verb).alters_data = True
+    getattr(StateMachineAccessor, f"a{_verb}").alters_data = True
 
 
 class BoundAttribute(MachineAttribute):

@@ -57,10 +57,6 @@ class Step(NamedTuple):
     record: dict[str, Any]
     is_gap: bool = False
 
-    @property
-    def facts(self) -> tuple[str, str, datetime.datetime]:
-        return self[:3]
-
 
 def read_entries(bound: Binding[Any], key: object, said: Iterable[Mapping[str, Any]]) -> Iterator[HistoryEntry]:
     """Yield the entries of one row, or raise TypeError or ValueError for what the program that made them got wrong."""
