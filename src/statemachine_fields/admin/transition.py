@@ -183,14 +183,9 @@ class TransitionRequest:
     def say_not_moved(self, why: str, level: int = messages.ERROR) -> None:
         self.say(_("“%(row)s” was not moved: %(why)s") % {"row": self.label, "why": why}, level)
 
-    def say_why_not(self, error: Exception) -> None:
-        """Say in plain words why the row was not moved."""
-        lost = isinstance(error, ConcurrentTransition)
-        self.say_not_moved(" ".join(self.reasons(error)), messages.WARNING if lost else messages.ERROR)
-
-    def say_too_late(self) -> None:
+    def say_too_late(self, why: str) -> None:
         """Say who was faster; that it is done, if it was this person themselves who pressed twice."""
-        if why := self.why_too_late():
+        if why:
             self.say_not_moved(why, messages.WARNING)
         else:
             names = {"row": self.label, "to": self.bound.label_of(self.target)}
@@ -277,7 +272,8 @@ class TransitionPages(MachineAdmin):
         if again and isinstance(error, ConcurrentTransition) and error.status is not None:  # somebody else has moved it
             return self._too_late(again)
         if not (again and move.is_answered):
-            move.say_why_not(error)
+            lost = isinstance(error, ConcurrentTransition)
+            move.say_not_moved(" ".join(move.reasons(error)), messages.WARNING if lost else messages.ERROR)
             return None
         return self._ask(again, again.refused_form(move.reasons(error)), is_refused=True)
 
@@ -285,7 +281,7 @@ class TransitionPages(MachineAdmin):
         """Let people who typed something decide anew about the row as it is now, if the move is still there."""
         why = move.why_too_late()
         if not (why and move.is_typed and move.is_declared and move.is_by_hand):
-            move.say_too_late()
+            move.say_too_late(why)
             return None
         move.expected = move.sequence
         return self._ask(move, move.refused_form([why]), is_refused=True)
