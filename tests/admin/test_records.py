@@ -14,6 +14,7 @@ from lab.models import Car, Invoice, Kept, Parcel, Protected, Reasoned, Ticket, 
 from reference.models import TaskExecution
 from shop.models import Order, OrderStateTransition
 from statemachine_fields.admin import StateTransitionAdmin, TransitionPaginator
+from statemachine_fields.machine import questions
 from statemachine_fields.machine.ids import uuid7_floor
 from tests.admin.browsing import page, queries, staff, text_of, words_of
 
@@ -285,6 +286,13 @@ def test_when_filter_allows_for_clocks_that_differ_and_for_imported_history(admi
     )
 
     assert sequences(admin_client.get(page(OrderStateTransition), {"when": "today"})) == [2]
+
+
+def test_when_filter_goes_by_the_time_alone_where_ids_do_not_sort_by_it(admin_client, monkeypatch):
+    monkeypatch.setattr(questions, "sorts_ids_by_time", lambda connection: False)  # as MariaDB until 10.11.5
+    OrderStateTransition.objects.bulk_create([record(1, order(), id=uuid7_floor(0), transitioned_at=timezone.now())])
+
+    assert sequences(admin_client.get(page(OrderStateTransition), {"when": "today"})) == [1]
 
 
 def test_search_finds_the_history_of_one_row_most_recent_first(admin_client):

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from django.apps import apps
 from django.core.exceptions import PermissionDenied
-from django.db import connections
 from django.db.models import Count
 from django.forms import Media
 from django.http import HttpRequest, HttpResponse
@@ -24,12 +23,10 @@ from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.display import as_text, badge, counted, grouped, in_words, one_line, since, time_tag
 from statemachine_fields.admin.schedule import schedule_line
 from statemachine_fields.admin.stuck import LEAST, Rule, Spared, Stuck, find_stuck
-from statemachine_fields.db.durations import sorts_ids_by_time
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.drawing.charts import Bar, draw_bars, short
 from statemachine_fields.machine.binding import Binding
-from statemachine_fields.machine.ids import uuid7_floor
-from statemachine_fields.machine.questions import ID_SLACK, Durations
+from statemachine_fields.machine.questions import Durations, records_since
 
 Edge: TypeAlias = tuple[str, str]
 
@@ -201,9 +198,7 @@ def window_name(days: int) -> str:
 
 def count_moves(bound: Binding[Any], since: dt.datetime, using: str) -> dict[Edge, int]:
     """Return how often each move was made from an instant on, first moves of rows too. One query."""
-    records: Any = all_rows(bound.transition_model, using).filter(transitioned_at__gte=since)
-    if sorts_ids_by_time(connections[using]):  # then the key finds them
-        records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
+    records = records_since(all_rows(bound.transition_model, using), since)
     counted = records.order_by().values_list("from_status", "to_status").annotate(number=Count("*"))
     return {(source, target): number for source, target, number in counted}
 

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from statemachine_fields.admin.display import as_json, local, one_line
 from statemachine_fields.machine.descriptor import RECORD_FIELDS
-from statemachine_fields.machine.ids import uuid7_floor
+from statemachine_fields.machine.questions import records_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -170,9 +170,7 @@ class WhenFilter(admin.SimpleListFilter):
                 since = today.replace(month=1, day=1)
             case _:
                 return queryset
-        # Ids are made by the application's clocks, times by the database's: a day covers what they differ.
-        oldest = uuid7_floor((since - dt.timedelta(days=1)).timestamp())
-        return queryset.filter(pk__gte=oldest, transitioned_at__gte=since)
+        return records_since(queryset, since)
 
 
 class StateTransitionAdmin(RecordAdmin):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import connections, models, router
 from django.db.models.functions import Coalesce, NullIf
 
 from statemachine_fields.db.clock import StatementClock, at_or_before, read_instant
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.db.durations import Stay, Window
+from statemachine_fields.db.durations import Stay, Window, sorts_ids_by_time
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.db.values import OtherValues
 from statemachine_fields.machine.graph import StateGraph
@@ -115,6 +115,13 @@ class Questions(Generic[M]):
     def _declared(self, state: str) -> str:
         self.bound.judge.require_state(state)
         return plain(state)
+
+
+def records_since(records: models.QuerySet[Any], since: datetime.datetime) -> models.QuerySet[Any]:
+    """Return the records of moves from an instant on. Their key finds them, where ids that are made later are larger."""
+    if sorts_ids_by_time(connections[records.db]):
+        records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
+    return records.filter(transitioned_at__gte=since)
 
 
 def _sorted_durations(graph: StateGraph, stays: Iterable[Stay]) -> Durations:
