@@ -23,7 +23,7 @@ from statemachine_fields.admin.base import Action, MachineAdmin, read_number, re
 from statemachine_fields.admin.display import badge, grouped, not_declared
 from statemachine_fields.admin.transition import NoteForm, move_to
 from statemachine_fields.db.batches import database_of
-from statemachine_fields.db.clock import read_instant
+from statemachine_fields.db.clock import MICROSECOND, read_instant
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.binding import Binding
@@ -34,8 +34,6 @@ from statemachine_fields.machine.graph import Transition
 ASKED = 1000
 #: How many rows are moved and logged in one transaction.
 TOGETHER = 500
-
-MICROSECOND = dt.timedelta(microseconds=1)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 Compiled = tuple[str, list[Any]]
 
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND = datetime.timedelta(microseconds=1)
 
 # SYSDATE() is read when the value is written, the other two when the statement began.

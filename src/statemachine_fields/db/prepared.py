@@ -19,6 +19,7 @@ from django.db import DatabaseError
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields import conf
+from statemachine_fields.db.clock import EPOCH, MICROSECOND
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import sqlstate
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING or is_psycopg3:
     from psycopg.types.numeric import Int8
 
 logger = logging.getLogger("statemachine_fields.db")
-
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-MICROSECOND = datetime.timedelta(microseconds=1)
 
 #: invalid_sql_statement_name and duplicate_prepared_statement: the server was not asked to run anything.
 LOST = ("26000", "42P05")

@@ -9,6 +9,8 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 
+from statemachine_fields.db.clock import EPOCH, MICROSECOND
+
 # 12 bits of counter follow the milliseconds, so that ids made by one process ascend even within one millisecond.
 _COUNTER_BITS = 12
 _COUNTER = (1 << _COUNTER_BITS) - 1
@@ -17,8 +19,6 @@ _last = 0
 
 #: Above every time that an id can hold.
 _MOST = 1 << 60
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def uuid7() -> uuid.UUID:
@@ -50,7 +50,7 @@ def uuid7_from(times: Iterable[datetime.datetime], before: uuid.UUID | None = No
     if before is not None:
         ceiling = ((before.int >> 80) - 1) << _COUNTER_BITS
     for at in times:
-        made = _timestamp((at.astimezone(datetime.UTC) - _EPOCH) // _MICROSECOND * 1000)
+        made = _timestamp((at.astimezone(datetime.UTC) - EPOCH) // MICROSECOND * 1000)
         last = max(min(made, ceiling), last + 1)
         yield _assemble(last, int.from_bytes(os.urandom(8)) >> 2)
 
