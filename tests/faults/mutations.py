@@ -42,7 +42,7 @@ BUFFER = "tests/worker/test_buffer.py"
 RUNNER = "tests/worker/test_runner.py"
 SUPERVISOR = "tests/worker/test_supervisor.py"
 EXECUTOR = "tests/worker/test_executor.py"
-SETTLING = "tests/machine/test_settling.py"
+PENDING = "tests/machine/test_pending.py"
 
 
 @dataclass(frozen=True)
@@ -70,28 +70,28 @@ MUTATIONS = [
         "machine/transitioner.py",
         "if not pending.is_reached(row and row[:2], self.bound, self.using):",
         "if not pending.was_saved:",
-        (SETTLING,),
+        (PENDING,),
     ),
     Mutation(
         "a row that has moved on counts as one that was there",
-        "machine/settling.py",
+        "machine/pending.py",
         "return bool(left.first() == self.status)",
         "return True",
-        (SETTLING,),
+        (PENDING,),
     ),
     Mutation(
         "a pending status for whichever row is saved",
         "db/expressions.py",
         " AND {record}.{quote('instance_id')} = {key}",
         "",
-        (SETTLING,),
+        (PENDING,),
     ),
     Mutation(
         "expressions left to save()",
         "machine/transitioner.py",
         "self.left = self.updates.expressions()",
         "self.left = {}",
-        (SETTLING,),
+        (PENDING,),
     ),
     Mutation(
         "only the outermost of stacked guards",

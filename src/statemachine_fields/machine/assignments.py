@@ -11,7 +11,7 @@ from django.db.models.query_utils import DeferredAttribute
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.fields import StatusField
-    from statemachine_fields.machine.settling import Pending
+    from statemachine_fields.machine.pending import Pending
 
 
 class Assignments:

@@ -11,7 +11,6 @@ from django.db import models
 from django.db.models.base import ModelState
 
 from statemachine_fields.db.columns import FEATURES, Table
-from statemachine_fields.db.expressions import PendingStatus
 from statemachine_fields.db.fields import add_indexes, is_taken, owns_column
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import UnrecordedStatusChange
@@ -22,10 +21,9 @@ from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.judge import Judge
 from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.registry import attributes_of, find_machine
-from statemachine_fields.machine.settling import Pending
 from statemachine_fields.machine.updates import is_expression
 from statemachine_fields.schedule.columns import columns_of, schedule_columns, schedule_indexes
-from statemachine_fields.schedule.handlers import Handler, collect_handlers, is_timed_on
+from statemachine_fields.schedule.handlers import collect_handlers, is_timed_on
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.rows import ScheduleQuestions
 
@@ -60,7 +58,9 @@ class Binding(ScheduleQuestions[M]):
         self.is_timed = len(self.columns) > len(self.names.columns)
         machines = {name: found.machine for name, found in attributes_of(model).items()}
         handlers = collect_handlers(model, machines, self.accessor)  # also where it finds only what is wrong with them
-        self.schedules = MappingProxyType(self._set_schedules(handlers) if self.is_timed else {})
+        states = self.graph.states.items() if self.is_timed else ()
+        schedules = {value: Schedule.of(value, state, handlers.get(value), machine.queue) for value, state in states}
+        self.schedules = MappingProxyType(schedules)
         #: The attribute that has the key of the row with the machine's columns.
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
@@ -103,24 +103,6 @@ class Binding(ScheduleQuestions[M]):
     def key_of(self, instance: models.Model) -> Any:
         """Return the key of the row that has the machine's columns, which for a multi-table child is its parent's."""
         return getattr(instance, self.key_name)
-
-    def settle(self, pending: Pending) -> PendingStatus:
-        """Return what a `save()` writes for a status that is already recorded."""
-        pending.was_saved = True
-        return PendingStatus(
-            field=self.field,
-            sequence_column=self.names.sequence,
-            status=pending.status,
-            sequence=pending.sequence,
-            record_pk=self.transition_model._meta.pk,
-            record_id=pending.record_id,
-        )
-
-    def _set_schedules(self, handlers: Mapping[str, Handler]) -> dict[str, Schedule]:
-        return {
-            value: Schedule.of(value, state, handlers.get(value), self.machine.queue)
-            for value, state in self.graph.states.items()
-        }
 
     def entry_delay(self, state: str, after: float | None = None) -> float | None:
         """Return in how many seconds a row that enters the state is due; None for never."""

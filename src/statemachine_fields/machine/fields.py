@@ -104,7 +104,7 @@ class StatusField(MachineColumn, CharField):
     def kept_value(self, instance: models.Model) -> Any:
         self.refuse_wrong_status(instance, inserting=False)
         pending = self.assignments.pending_of(instance)
-        return Unchanged(self) if pending is None or self.bound is None else self.bound.settle(pending)
+        return Unchanged(self) if pending is None or self.bound is None else pending.to_save(self.bound)
 
     def refuse_wrong_status(self, instance: models.Model, *, inserting: bool) -> None:
         """Raise if saving the instance would create a row in no declared state, or move one by assignment."""

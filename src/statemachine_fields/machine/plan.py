@@ -28,7 +28,7 @@ from statemachine_fields.signals import post_transition, pre_transition, transit
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
-    from statemachine_fields.machine.settling import Pending
+    from statemachine_fields.machine.pending import Pending
 
 #: How many plans a machine keeps. There are few, unless somebody makes classes again and again.
 MOST_PLANS = 100

@@ -27,8 +27,8 @@ from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.kept_history import newest_records
 from statemachine_fields.machine.listeners import is_heard
+from statemachine_fields.machine.pending import Pending, not_saved, undone, watch
 from statemachine_fields.machine.plan import Plan, plan_for
-from statemachine_fields.machine.settling import Pending, not_settled, undone, watch
 from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
@@ -289,7 +289,7 @@ class Transitioner(Generic[M]):
             self._write_left()
         if pending is not None:
             if plan.by_save:
-                self._settle(pending)
+                self._save_pending(pending)
             else:
                 watch(pending, bound, row_label(instance), self.using)
         if is_heard(transition_committed, bound.model):  # in the order of the moves, also of those that receivers make
@@ -323,7 +323,7 @@ class Transitioner(Generic[M]):
             for name, value in row.values(*computed).get().items():
                 setattr(self.instance, name, value)
 
-    def _settle(self, pending: Pending) -> None:
+    def _save_pending(self, pending: Pending) -> None:
         """Let the model's own save() and its receivers write the status, and see that they did."""
         using: dict[str, Any] = {} if self.given_using is None else {"using": self.given_using}
         self.instance.save(update_fields=[self.bound.names.status, *self.updates.names], **using)
@@ -331,7 +331,7 @@ class Transitioner(Generic[M]):
         # It is ours already. What locks it is a text that is made once, and a query of Django's would take as long as save().
         row = self._ask(lambda: self.dialect.lock(self.connection, self.bound.table, pending.key))
         if not pending.is_reached(row and row[:2], self.bound, self.using):
-            raise not_settled(pending, row_label(self.instance))
+            raise not_saved(pending, row_label(self.instance))
         if self.bound.field.assignments.pending_of(self.instance) is pending:  # else it has moved on meanwhile
             self.bound.field.assignments.forget(self.instance)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
+from statemachine_fields.db.expressions import PendingStatus
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import StateMachineError
 
@@ -32,6 +33,12 @@ class Pending:
     record_id: uuid.UUID
     was_saved: bool = False
 
+    def to_save(self, bound: Binding[Any]) -> PendingStatus:
+        """Return what a `save()` writes that is about to."""
+        self.was_saved = True
+        record_pk = bound.transition_model._meta.pk
+        return PendingStatus(bound.field, bound.names.sequence, self.status, self.sequence, record_pk, self.record_id)
+
     def has_reached_row(self, bound: Binding[Any], using: str) -> bool:
         """Say whether the row is in that state, or has left it again. Asks the database."""
         rows = all_rows(bound.model, using).filter(pk=self.key)
@@ -49,7 +56,7 @@ class Pending:
         return bool(left.first() == self.status)
 
 
-def not_settled(pending: Pending, label: str) -> StateMachineError:
+def not_saved(pending: Pending, label: str) -> StateMachineError:
     """Return the error for a model whose own `save()` left the row where it was."""
     if not pending.was_saved:
         return StateMachineError(
