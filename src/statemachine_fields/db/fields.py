@@ -48,6 +48,8 @@ class MachineColumn(PlainInMigrations):
 
     bound: Binding[Any] | None = None
     remedy = RECORDED
+    #: What the machine lets the database compute for the column.
+    computed: tuple[type, ...] = (Unchanged, Increment, PendingStatus)
 
     def __init__(self, *args: Any, machine: StateMachine | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,7 +76,7 @@ class MachineColumn(PlainInMigrations):
         if self.bound is not None:
             if isinstance(value, MachineValue):
                 value = value.value
-            elif not isinstance(value, Unchanged | Increment | PendingStatus):
+            elif not isinstance(value, self.computed):
                 label, accessor = self.model._meta.label, self.bound.accessor
                 raise UnrecordedStatusChange(label, self.name, accessor, NOT_PROVIDED, value, self.remedy)
         return super().get_db_prep_save(value, connection)

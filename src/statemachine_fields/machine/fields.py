@@ -57,6 +57,8 @@ class SequenceField(MachineColumn, IntegerField):
 class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
     """When the row entered its state, by the database's clock."""
 
+    computed = (*MachineColumn.computed, DatabaseClock, DatabaseDefault)
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"db_default": Now(), "editable": False, **kwargs})
 
@@ -67,10 +69,6 @@ class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the
         # column's own default lets PostgreSQL take many rows as arrays; elsewhere it may be local time.
         using = router.db_for_write(type(model_instance), instance=model_instance)
         return self.get_default() if dialect_for(connections[using]).default_is_utc else DatabaseClock()
-
-    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        clock = isinstance(value, DatabaseClock | DatabaseDefault)
-        return value if clock else super().get_db_prep_save(value, connection)
 
 
 class StatusField(MachineColumn, CharField):

@@ -60,6 +60,7 @@ class NextAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the s
     """When the row is due, by the database's clock; null while nothing is to be done with it."""
 
     is_computed = True
+    computed = (*MachineColumn.computed, DatabaseClock, ComputedTime)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None or not add:
@@ -70,10 +71,6 @@ class NextAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the s
         delay = None if schedule is None else schedule.entry_delay()
         setattr(model_instance, self.attname, None)
         return MachineValue(None) if delay is None else DatabaseClock(delay)
-
-    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        ours = isinstance(value, DatabaseClock | ComputedTime)
-        return value if ours else super().get_db_prep_save(value, connection)
 
 
 class PinnedField(ScheduleColumn, BooleanField):
