@@ -14,7 +14,7 @@ from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
-from statemachine_fields.db.postgresql_text import TERMS, TYPES, key_type
+from statemachine_fields.db.postgresql_text import TERMS, TYPES, names_of
 
 #: serialization_failure, deadlock_detected, lock_not_available
 CONFLICTS = ("40001", "40P01", "55P03")
@@ -245,8 +245,7 @@ def _many_text(
 
 
 def _names_of_arrays(connection: Any, table: Table, given: list[str]) -> dict[str, str]:
-    names = table.quoted(connection)
-    names["type"] = key_type(table, connection)
+    names = names_of(table, connection)
     names["given"] = ", ".join(["key", *given])
     kinds = [names["type"], *[TYPES[name.removeprefix("was_")] for name in given]]
     names["arrays"] = ", ".join([f"%s::{kind}[]" for kind in kinds])

@@ -10,7 +10,7 @@ from statemachine_fields.db import prepared
 from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
-from statemachine_fields.db.postgresql_text import TERMS, key_type
+from statemachine_fields.db.postgresql_text import TERMS, names_of
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
 # behind 200,000 rows of another would take as long as it takes to pass those. NO KEY lets foreign-key checks pass beside
@@ -208,7 +208,3 @@ def _read_texts(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], t
         else:
             row.append(int(text) if place in times else field.to_python(text))
     return row
-
-
-def names_of(table: Table, connection: Any) -> dict[str, str]:
-    return {**table.quoted(connection), "type": key_type(table, connection)}

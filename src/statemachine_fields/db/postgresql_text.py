@@ -30,6 +30,7 @@ TYPES = {
 }
 
 
-def key_type(table: Table, connection: Any) -> str:
-    """Return the type of a key without its length, to which a cast would cut in silence."""
-    return str(table.key_field.rel_db_type(connection)).split("(", maxsplit=1)[0]
+def names_of(table: Table, connection: Any) -> dict[str, str]:
+    """Return all names of a table for texts, and the type of its key: without a length, to which a cast would cut in silence."""
+    key_type = str(table.key_field.rel_db_type(connection)).split("(", maxsplit=1)[0]
+    return {**table.quoted(connection), "type": key_type}
