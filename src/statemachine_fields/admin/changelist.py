@@ -48,10 +48,7 @@ class StateFilter(admin.ChoicesFieldListFilter):
         super().__init__(field, request, params, model, model_admin, field_path)
         self.request = request
         self.model_admin = model_admin
-
-    @cached_property
-    def limit(self) -> int:
-        return getattr(self.model_admin, "count_limit", COUNT_LIMIT)
+        self.limit: int = getattr(model_admin, "count_limit", COUNT_LIMIT)
 
     @cached_property
     def counts(self) -> dict[str, int]:
