@@ -11,7 +11,7 @@ from django.db import models, router
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.guards import Blocker
-from statemachine_fields.machine.kept_history import records_of_rows
+from statemachine_fields.machine.initial_records import records_of_rows
 from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.machine.transition import transition
 from statemachine_fields.machine.twins import as_async

@@ -24,7 +24,7 @@ from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.history_entries import Chain, HistoryEntry, Refused, Step, read_entries
 from statemachine_fields.machine.ids import uuid7_from
-from statemachine_fields.machine.kept_history import newest_records, records_of_rows
+from statemachine_fields.machine.initial_records import newest_records, records_of_rows
 from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:

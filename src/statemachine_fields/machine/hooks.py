@@ -15,7 +15,7 @@ from django.db import models, router, transaction
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import INSERTED
 from statemachine_fields.db.rows import all_rows
-from statemachine_fields.machine.kept_history import newest_records
+from statemachine_fields.machine.initial_records import newest_records
 from statemachine_fields.schedule.columns import given_time
 
 if TYPE_CHECKING:

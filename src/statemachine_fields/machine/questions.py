@@ -17,7 +17,7 @@ from statemachine_fields.db.rows import all_rows
 from statemachine_fields.db.values import OtherValues
 from statemachine_fields.machine.graph import StateGraph
 from statemachine_fields.machine.ids import uuid7_floor
-from statemachine_fields.machine.kept_history import records_of_rows
+from statemachine_fields.machine.initial_records import records_of_rows
 from statemachine_fields.schedule.policy import plain
 
 if TYPE_CHECKING:

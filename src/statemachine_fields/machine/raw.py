@@ -16,8 +16,7 @@ from django.db import models, transaction
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.expressions import CopiedValue, MachineValue
 from statemachine_fields.db.rows import all_rows, row_label
-from statemachine_fields.machine.initial_records import begin_after_kept
-from statemachine_fields.machine.kept_history import newest_records
+from statemachine_fields.machine.initial_records import begin_after_kept, newest_records
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding

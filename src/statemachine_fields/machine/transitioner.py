@@ -24,8 +24,7 @@ from statemachine_fields.exceptions import (
 )
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
-from statemachine_fields.machine.initial_records import begin_after_kept
-from statemachine_fields.machine.kept_history import newest_records
+from statemachine_fields.machine.initial_records import begin_after_kept, newest_records
 from statemachine_fields.machine.listeners import is_heard
 from statemachine_fields.machine.pending import Pending, not_saved, undone, watch
 from statemachine_fields.machine.plan import Plan, plan_for
