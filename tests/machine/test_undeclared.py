@@ -11,7 +11,7 @@ from django.db import connection
 from lab.models import Car, Dossier, Vehicle
 from shop.models import Order
 from statemachine_fields.checks import check_rows
-from statemachine_fields.db import values
+from statemachine_fields.db import counting
 from statemachine_fields.db.expressions import MachineValue
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +43,7 @@ class TestQuestion:
         assert async_to_sync(Dossier.states.aundeclared_states)() == ["MISLAID"]
 
     def test_ends_even_if_the_column_is_full_of_them(self, monkeypatch):
-        monkeypatch.setattr(values, "MOST", 3)
+        monkeypatch.setattr(counting, "MOST", 3)
         dossiers(*(f"X{number}" for number in range(20)))
 
         assert len(Dossier.states.undeclared_states()) == len(Dossier.states._meta.graph.states) + 3

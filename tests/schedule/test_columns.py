@@ -10,7 +10,7 @@ from django.test.utils import isolate_apps
 
 from lab.models import Lot
 from statemachine_fields import State, StateMachine
-from statemachine_fields.db.values import OtherValues
+from statemachine_fields.db.counting import OtherValues
 from tests.declared import lab_model
 
 pytestmark = pytest.mark.django_db

@@ -11,10 +11,10 @@ from django.db import connections, models, router
 from django.db.models.functions import Coalesce, NullIf
 
 from statemachine_fields.db.clock import StatementClock, at_or_before, read_instant
+from statemachine_fields.db.counting import OtherValues
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.durations import Stay, Window, sorts_ids_by_time
 from statemachine_fields.db.rows import all_rows
-from statemachine_fields.db.values import OtherValues
 from statemachine_fields.machine.graph import StateGraph
 from statemachine_fields.machine.ids import uuid7_floor
 from statemachine_fields.machine.initial_records import records_of_rows
