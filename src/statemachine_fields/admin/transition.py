@@ -68,11 +68,11 @@ class TransitionRequest:
         self.source: str = self.states.current
         self.sequence: int = getattr(instance, bound.names.sequence)
         # With an underscore, so that fields of a transition's own form may have any name.
-        said = request.POST if request.method == "POST" else request.GET
-        self.target = said.get("_to", "")
+        sent = request.POST if request.method == "POST" else request.GET
+        self.target = sent.get("_to", "")
         self.transition = bound.graph.transition(self.source, self.target)
-        self.expected = read_number(said.get("_expected", ""), -1, digits=18)
-        self.note = said.get("_note", "")
+        self.expected = read_number(sent.get("_expected", ""), -1, digits=18)
+        self.note = sent.get("_note", "")
         self.form_class = form_class(self.transition) or NoteForm
 
     @property

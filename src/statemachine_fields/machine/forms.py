@@ -75,4 +75,4 @@ def arguments_of(bound: Binding[Any], form: BaseForm) -> dict[str, dict[str, Any
         elif name not in linked and value not in (None, ""):  # links to other rows are saved after the move
             many = isinstance(value, QuerySet)
             arguments["metadata"][name] = [described(each) for each in value] if many else described(value)
-    return {name: said for name, said in arguments.items() if said}
+    return {name: values for name, values in arguments.items() if values}

@@ -164,7 +164,7 @@ def build_graph(states: States, initial: str, transitions: Mapping[str, Targets]
             raise _misnamed(f"Transition source {source!r} not in states", source, declared)
         read = _read_targets(source, targets, declared)
         edges[plain(source)] = tuple(read)
-        details.update({(plain(source), target): said for target, said in read.items() if said is not None})
+        details.update({(plain(source), target): detail for target, detail in read.items() if detail is not None})
     graph = StateGraph(MappingProxyType(declared), plain(initial), MappingProxyType(edges), MappingProxyType(details))
     _check_policies(graph)
     return graph

@@ -58,9 +58,9 @@ class Step(NamedTuple):
     is_gap: bool = False
 
 
-def read_entries(bound: Binding[Any], key: object, said: Iterable[Mapping[str, Any]]) -> Iterator[HistoryEntry]:
+def read_entries(bound: Binding[Any], key: object, entries: Iterable[Mapping[str, Any]]) -> Iterator[HistoryEntry]:
     """Yield the entries of one row, or raise TypeError or ValueError for what the program that made them got wrong."""
-    for number, given in enumerate(said, 1):
+    for number, given in enumerate(entries, 1):
         where = f"entry {number} of key {key!r}"
         entry = {SHORT.get(name, name): value for name, value in given.items()}
         if not NEEDED <= entry.keys() <= KNOWN or len(entry) < len(given):

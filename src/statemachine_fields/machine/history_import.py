@@ -104,9 +104,9 @@ class HistoryImporter:
         self.result = ImportResult()
 
     def run(self) -> ImportResult:
-        for key, said in groupby(self.rows, key=self._key_of):
+        for key, given in groupby(self.rows, key=self._key_of):
             try:
-                self._import(key, self._read(key, list(said)))
+                self._import(key, self._read(key, list(given)))
             except Refused as refusal:
                 if key.is_possible:
                     self.refused.add(key.value)
@@ -115,18 +115,18 @@ class HistoryImporter:
                 self.progress(self.result)
         return self.result
 
-    def _key_of(self, said: Mapping[str, Any]) -> Key:
-        if not isinstance(said, Mapping) or "key" not in said:
-            raise self._stop(TypeError(f"an entry must be a dict with a key, got {said!r}."))
+    def _key_of(self, entry: Mapping[str, Any]) -> Key:
+        if not isinstance(entry, Mapping) or "key" not in entry:
+            raise self._stop(TypeError(f"an entry must be a dict with a key, got {entry!r}."))
         try:
-            key = self.bound.model._meta.pk.to_python(said["key"])
+            key = self.bound.model._meta.pk.to_python(entry["key"])
         except ValidationError:
-            return Key(said["key"], False)
+            return Key(entry["key"], False)
         return Key(key, key is not None)
 
-    def _read(self, key: Key, said: Sequence[Mapping[str, Any]]) -> list[HistoryEntry]:
+    def _read(self, key: Key, given: Sequence[Mapping[str, Any]]) -> list[HistoryEntry]:
         try:
-            return list(read_entries(self.bound, key.value, said))
+            return list(read_entries(self.bound, key.value, given))
         except (TypeError, ValueError) as error:
             raise self._stop(error) from error
 
@@ -184,10 +184,10 @@ class HistoryImporter:
         columns = [names.status, names.sequence, names.changed_at]
         lease = [names.lease_expires_at] if self.bound.is_timed else []
         rows = self.batches.locked(self.batches.owners.filter(pk=key))
-        said = rows.values_list(*columns, DatabaseClock(), *lease).first()
-        if said is None:
+        found = rows.values_list(*columns, DatabaseClock(), *lease).first()
+        if found is None:
             raise Refused(f"There is no row of {self.bound.model._meta.label} with this key.")
-        row = Found(*said)
+        row = Found(*found)
         if row.lease_expires_at is not None:  # a worker knows by the counter whether the row has moved
             raise Refused(
                 "A worker is running the row. Import it again later; rows that have their history are left alone.",

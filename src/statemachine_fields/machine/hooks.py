@@ -67,7 +67,8 @@ def _hook_save(model: type[models.Model]) -> None:
                 if bound.is_timed and (inserting or self._state.adding):
                     given_time(bound, self)
         may_exist = _may_exist(self, type(self), force_insert)
-        if raw or not (may_exist or any(_records_more(bound) for bound in _machines(self))):
+        writes_more = may_exist or any(bound.machine.record_initial or bound.keeps_history for bound in _machines(self))
+        if raw or not writes_more:
             return original(self, raw, force_insert, force_update, using, update_fields)
         using = using or router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using, savepoint=may_exist):
@@ -130,11 +131,6 @@ def _hook_save_table(model: type[models.Model]) -> None:
 def _may_exist(instance: models.Model, table: type[models.Model], force_insert: Any) -> bool:
     """Say whether an instance made by hand, with a key of its own, may turn out to be a row that exists."""
     return instance._state.adding and not force_insert and getattr(instance, table._meta.pk.attname) is not None
-
-
-def _records_more(bound: Binding[Any]) -> bool:
-    """Say whether the save that inserts a row may also write a record."""
-    return bound.machine.record_initial or bound.keeps_history
 
 
 def _record_beginning(instance: models.Model, bound: Binding[Any], using: str, has_key: bool) -> None:

@@ -213,7 +213,7 @@ class History:
         if row is not None and row.status not in self.graph:
             yield "status-undeclared", f"The row is in {row.status!r}, which is not declared."
         for code, places in self.noted.items():
-            yield code, SAID[code].format("; ".join(places))
+            yield code, SUMMARIES[code].format("; ".join(places))
         latest = f"the latest record is number {self.sequence}" if self.sequence else "there is no record"
         if row is None:
             if not self.keeps:
@@ -235,7 +235,7 @@ class History:
             yield "time-future", f"The row says that it moved at {row.changed_at}, and it is {row.now}."
 
 
-SAID = {
+SUMMARIES = {
     "chain-broken": "The chain is broken: {}.",
     "records-missing": "Missing records: {}.",
     "number-invalid": "Records with a number that cannot be: {}.",
@@ -287,7 +287,7 @@ class Verifier:
         while True:
             page = self.rows_of if after is None else self.rows_of.filter(pk__gt=after)
             rows = {
-                key: CurrentRow(*said) for key, *said in page.values_list("pk", *self.row_columns)[: self.batch_size]
+                key: CurrentRow(*found) for key, *found in page.values_list("pk", *self.row_columns)[: self.batch_size]
             }
             self.rows += len(rows)
             until = next(reversed(rows)) if len(rows) == self.batch_size else None
@@ -339,8 +339,7 @@ class Verifier:
     def _findings(self, key: Any, row: CurrentRow | None, history: History | None) -> list[Finding]:
         if history is None:
             return []
-        said = history.disagreements(row)
-        return [Finding(str(self.bound), key, code, what) for code, what in said]
+        return [Finding(str(self.bound), key, code, what) for code, what in history.disagreements(row)]
 
     def _read_at_one_moment(self, key: Any) -> tuple[CurrentRow | None, History | None]:
         """Return a row and its history as they are together; nothing if both are gone.
