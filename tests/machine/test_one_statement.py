@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from django.db import ProgrammingError, connection, connections, transaction
+from django.db import ProgrammingError, connection, connections, models, transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext, override_settings
 
 from lab.models import Car, Hooked, Invoice, Parcel, Reasoned, Stamped
@@ -54,6 +55,21 @@ def test_update_and_auto_now_travel_along(row):
     assert statements(lambda: row.states.transition_to("DONE", update={"name": "b"})) == PLAIN
     stored = Stamped.objects.get()
     assert (stored.name, stored.status, stored.modified) == ("b", "DONE", row.modified)
+
+
+def test_an_auto_now_field_that_the_database_computes_is_left_to_django(row, monkeypatch):
+    class DatabaseTimeField(models.DateTimeField):
+        def pre_save(self, model_instance, add):
+            return Now()
+
+    monkeypatch.setattr(Stamped.states._meta, "plans", {})
+    monkeypatch.setattr(Stamped._meta.get_field("modified"), "__class__", DatabaseTimeField)
+    before = row.modified
+    row.states.transition_to("DONE")
+    assert row.modified > before
+    assert Stamped.objects.get().modified == row.modified
+    assert Stamped.states.bulk_transition(Stamped.objects.all(), "NEW").moved == 1
+    assert Stamped.objects.get().modified > row.modified
 
 
 @pytest.mark.parametrize("expected", ["NEW", 0])

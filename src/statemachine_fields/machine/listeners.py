@@ -14,7 +14,7 @@ from django.db.models.signals import post_init, post_save, pre_init, pre_save
 from django.dispatch import Signal
 
 from statemachine_fields.machine.assignments import StatusAttribute
-from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields
+from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields, is_refreshed_apart
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def lasting_reasons_for_each_row(bound: Binding[Any], model: Any) -> Iterator[st
         yield "its own save()"
     if has_generated_fields(model):
         yield "a generated field"
-    if any(field.model is not bound.model for field in auto_now_fields(model)):
-        yield "an auto_now field in another table"
+    if any(is_refreshed_apart(field, bound.model) for field in auto_now_fields(model)):
+        yield "an auto_now field in another table, or with a way of its own to be written"
     if bound.machine.transition_base is not None:
         yield "transition_base"
 

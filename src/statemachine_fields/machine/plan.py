@@ -23,7 +23,7 @@ from statemachine_fields.machine.listeners import (
     is_made_plainly,
     runs_user_code,
 )
-from statemachine_fields.machine.updates import auto_now_fields, is_left_to_django
+from statemachine_fields.machine.updates import auto_now_fields, is_refreshed_apart
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Plan:
             and save
             and self.makes_records_plainly
             and not (compares or self.tells_committed or bound.guards or bound.keeps_history or bound.record_fields)
-            and not any(is_left_to_django(field, bound.model) for field in self.refreshed)
+            and not any(is_refreshed_apart(field, bound.model) for field in self.refreshed)
         ):
             self.straight = self.write(connection, tuple([field.column for field in self.refreshed]), True)
 

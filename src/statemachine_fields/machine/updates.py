@@ -57,6 +57,17 @@ def is_left_to_django(field: Any, owner: type[models.Model]) -> bool:
     return field.model is not owner or hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql")
 
 
+def is_refreshed_apart(field: Any, owner: type[models.Model]) -> bool:
+    """Say whether a value for an `auto_now` field is not simply the time of day, which our statement can carry for any row: it may
+    depend on the instance, or be an expression."""
+    own_way = type(field).pre_save not in (
+        models.DateField.pre_save,
+        models.DateTimeField.pre_save,
+        models.TimeField.pre_save,
+    )
+    return own_way or is_left_to_django(field, owner)
+
+
 class Updates:
     """The values to write, split by what can carry them: our own statement, or Django's afterwards."""
 
