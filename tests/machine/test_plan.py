@@ -257,9 +257,10 @@ class TestDatabases:
             assert Audited.objects.using(alias).get().status_sequence == 2
             assert RECORD.objects.using(alias).count() == 2
 
-    def test_of_another_kind_have_plans_of_their_own(self):
+    @pytest.mark.parametrize("alias", ["elsewhere", "default"])
+    def test_of_another_kind_have_plans_of_their_own(self, alias):
         entry = {"ENGINE": f"django.db.backends.{'sqlite3' if POSTGRESQL else 'postgresql'}", "NAME": "elsewhere"}
-        elsewhere = ConnectionHandler({"default": entry, "elsewhere": entry})["elsewhere"]
+        elsewhere = ConnectionHandler({"default": entry, "elsewhere": entry})[alias]
         for _ in range(2):
             assert plan_for(BOUND, Audited, connection).is_alone is POSTGRESQL
             assert plan_for(BOUND, Audited, elsewhere).is_alone is not POSTGRESQL

@@ -127,7 +127,8 @@ def plan_for(
         heard += ("init", *[signal.has_listeners(audit) for signal in (pre_init, post_init)])
     if pre_transition.receivers or post_transition.receivers or transition_committed.receivers:
         heard += ("transition", *[signal.has_listeners(bound.model) for signal in MOVED])
-    kind = (model, connection.alias, save, compares, is_plain, heard)
+    database = (connection.alias, type(connection))  # a name may be given to another
+    kind = (model, database, save, compares, is_plain, heard)
     found = bound.plans.get(kind)
     if found is None:
         if len(bound.plans) >= MOST_PLANS:
