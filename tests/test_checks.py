@@ -171,6 +171,9 @@ class TestAuditNameTaken:
         assert problems(order) == [self.expected(order)]
         with pytest.raises(AttributeError, match="the name 'OrderStateTransition' is taken by another model"):
             order.states.transition_model  # noqa: B018
+        row = order.from_db("default", ["id", "status"], [1, "A"])
+        with pytest.raises(AttributeError, match="the name 'OrderStateTransition' is taken by another model"):
+            row.states.transition_to("B")
 
     def test_by_a_model_declared_after(self):
         order = lab_model(states=machine())

@@ -66,8 +66,6 @@ class Binding(ScheduleQuestions[M]):
         self.judge = Judge(self)
         self.plans: dict[tuple[Any, ...], Plan] = {}
         self.audit_model = build_audit_model(self)
-        if self.audit_model is not None:
-            self.table = self._describe_table(self.audit_model)
         #: What people see of it.
         self.face = BoundMachine(self)
 
@@ -108,9 +106,10 @@ class Binding(ScheduleQuestions[M]):
         """Return in how many seconds a row that enters the state is due; None for never."""
         return self.schedules[state].entry_delay(after) if self.is_timed else None
 
-    def _describe_table(self, audit_model: type[StateTransition[M]]) -> Table:
-        """Return what the machine's columns and its audit table are called in the database."""
-        meta, audit = self.model._meta, audit_model._meta
+    @cached_property
+    def table(self) -> Table:
+        """What the machine's columns and its audit table are called in the database."""
+        meta, audit = self.model._meta, self.transition_model._meta
         return Table(
             name=meta.db_table,
             key=str(meta.pk.column),

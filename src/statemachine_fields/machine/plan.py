@@ -114,7 +114,7 @@ def plan_for(
     compares: tuple[str, ...] = (),
 ) -> Plan:
     """Return how such a move is written. What it depends on is its key."""
-    audit: Any = bound.audit_model
+    audit: Any = bound.audit_model or bound.transition_model  # which says why there is none
     is_plain = (
         model.save is models.Model.save,
         getattr(model.save_base, "__wrapped__", model.save_base) is models.Model.save_base,
