@@ -19,7 +19,8 @@ from django.utils import timezone
 
 from lab.models import Audited, Car, Hooked, RacingCar, Stamped, Vehicle
 from statemachine_fields.db import prepared
-from statemachine_fields.machine.plan import MOST_PLANS, plan_for
+from statemachine_fields.machine import plan as plan_module
+from statemachine_fields.machine.plan import MOST_PLANS, Plan, plan_for
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 pytestmark = pytest.mark.django_db
@@ -130,6 +131,24 @@ class TestReceivers:
         gc.collect()
         assert concerns() == set()
         move(row)
+
+    def test_that_go_while_a_plan_is_made_leave_none_that_is_deaf(self, row, connect, name, of_all, monkeypatch):
+        signal, sender, _concern = HEARD[name]
+        ear, of = Ear(sender), None if of_all else sender
+
+        class Interrupted(Plan):
+            def __init__(self, *args):
+                signal.disconnect(ear, sender=of)
+                super().__init__(*args)
+
+        connect(signal, ear, of)
+        with monkeypatch.context() as patch:
+            patch.setattr(plan_module, "Plan", Interrupted)
+            move(row)
+        connect(signal, ear, of)
+        ear.heard = 0
+        move(row)
+        assert ear.heard == 1
 
 
 @pytest.mark.parametrize("name", HEARD)

@@ -35,11 +35,6 @@ def has_receivers(model: type[models.Model]) -> bool:
     return is_heard(pre_save, model) or is_heard(post_save, model)
 
 
-def runs_user_code(model: type[models.Model]) -> bool:
-    """Say whether saving an instance does anything that our own statement would not."""
-    return has_own_save(model) or has_generated_fields(model) or has_receivers(model)  # Django may read back the second
-
-
 def has_own_save(model: type[models.Model]) -> bool:
     """Say whether `save()`, or what is below it, is not Django's."""
     save_base = getattr(model.save_base, "__wrapped__", model.save_base)

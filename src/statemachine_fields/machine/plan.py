@@ -8,22 +8,15 @@ what it wraps, have no hash, or be made anew whenever it is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 
 from statemachine_fields.db.dialect import RowWriteKind, RowWriter, dialect_for
 from statemachine_fields.db.effects import ANNOUNCE, ENTER
-from statemachine_fields.machine.listeners import (
-    MOVED,
-    SAVED,
-    has_receivers,
-    is_heard,
-    is_made_plainly,
-    runs_user_code,
-)
-from statemachine_fields.machine.updates import auto_now_fields, is_refreshed_apart
+from statemachine_fields.machine.listeners import MOVED, SAVED, is_heard
+from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields, is_refreshed_apart
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
@@ -34,31 +27,43 @@ if TYPE_CHECKING:
 MOST_PLANS = 100
 
 
+class Heard(NamedTuple):
+    """Of what somebody hears: the row's `save()`, the record's, the making of a record, and the signals of a move."""
+
+    before_row: bool = False
+    after_row: bool = False
+    before_record: bool = False
+    after_record: bool = False
+    before_making: bool = False
+    after_making: bool = False
+    before: bool = False
+    after: bool = False
+    committed: bool = False
+
+
+UNHEARD = Heard()
+
+
 class Plan:
     """What is known of a move before there is a row."""
 
-    def __init__(
-        self,
-        bound: Binding[Any],
-        model: type[models.Model],
-        connection: Any,
-        save: bool,
-        compares: tuple[str, ...],
-    ) -> None:
+    def __init__(self, bound: Binding[Any], connection: Any, kind: tuple[Any, ...]) -> None:
+        """Work it out from the key, and ask nobody again: what listens may have come or gone since the key was made."""
+        model, _database, save, compares, (saves, saves_base, makes), heard = kind
         self._bound = bound  # and no connection: that is of a thread, and a plan outlives it
         self._compares = ("status", *compares)
         names, columns = bound.names, bound.table.columns
+        # Django may read back what is generated.
+        is_watched = heard.before_row or heard.after_row or has_generated_fields(model)
         #: Whether the status is left to the model's own `save()`.
-        self.by_save = save and runs_user_code(model)
+        self.by_save = save and (is_watched or not (saves and saves_base))
         #: Whether our statement sets the status. If not, a `save()` will.
         self.moves = save and not self.by_save
         self.effect = ENTER if self.moves else ANNOUNCE
         #: Whether our statement inserts the audit row. If not, the audit model's own `save()` will.
-        self.records = not has_receivers(bound.transition_model)
-        self.makes_records_plainly = is_made_plainly(bound.transition_model)
-        self.tells_before = is_heard(pre_transition, bound.model)
-        self.tells_after = is_heard(post_transition, bound.model)
-        self.tells_committed = is_heard(transition_committed, bound.model)
+        self.records = not (heard.before_record or heard.after_record)
+        self.makes_records_plainly = makes and not (heard.before_making or heard.after_making)
+        self.tells_before, self.tells_after, self.tells_committed = heard.before, heard.after, heard.committed
         self.refreshed = auto_now_fields(model)
         #: Whether everything is one statement, so that it needs no transaction around it.
         self.is_alone = (
@@ -115,23 +120,29 @@ def plan_for(
 ) -> Plan:
     """Return how such a move is written. What it depends on is its key."""
     audit: Any = bound.audit_model or bound.transition_model  # which says why there is none
-    is_plain = (
+    methods = (
         model.save is models.Model.save,
         getattr(model.save_base, "__wrapped__", model.save_base) is models.Model.save_base,
         audit.__init__ is models.Model.__init__,
     )
-    heard: tuple[object, ...] = ()
-    if pre_save.receivers or post_save.receivers:
-        heard = tuple([signal.has_listeners(sender) for signal in SAVED for sender in (model, audit)])
-    if pre_init.receivers or post_init.receivers:
-        heard += ("init", *[signal.has_listeners(audit) for signal in (pre_init, post_init)])
-    if pre_transition.receivers or post_transition.receivers or transition_committed.receivers:
-        heard += ("transition", *[signal.has_listeners(bound.model) for signal in MOVED])
+    heard = UNHEARD
+    if (
+        pre_save.receivers
+        or post_save.receivers
+        or pre_init.receivers
+        or post_init.receivers
+        or pre_transition.receivers
+        or post_transition.receivers
+        or transition_committed.receivers
+    ):
+        row_and_record = [is_heard(signal, sender) for sender in (model, audit) for signal in SAVED]
+        making = [is_heard(signal, audit) for signal in (pre_init, post_init)]
+        heard = Heard(*row_and_record, *making, *[is_heard(signal, bound.model) for signal in MOVED])
     database = (connection.alias, type(connection))  # a name may be given to another
-    kind = (model, database, save, compares, is_plain, heard)
+    kind = (model, database, save, compares, methods, heard)
     found = bound.plans.get(kind)
     if found is None:
         if len(bound.plans) >= MOST_PLANS:
             bound.plans.clear()
-        found = bound.plans[kind] = Plan(bound, model, connection, save, compares)
+        found = bound.plans[kind] = Plan(bound, connection, kind)
     return found
