@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from django.db import ProgrammingError, connection, connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext, override_settings
@@ -177,6 +178,26 @@ class TestPreparing:
         monkeypatch.setattr(connections["default"], "settings_dict", {**connection.settings_dict, **options})
         row.states.transition_to("DONE")
         assert self.prepared() == 0
+        connection.close()
+
+    @pytest.mark.parametrize("prepare", [True, "auto"])
+    def test_leaves_to_a_backend_what_it_does_before_each_cursor(self, row, prepare, monkeypatch):
+        """As that of django-tenants does, which chooses the schema there."""
+        connection.close()
+        names = iter(["first", "second", "third"])
+
+        def _cursor(self, name=None):
+            cursor = BaseDatabaseWrapper._cursor(self, name)
+            BaseDatabaseWrapper._cursor(self).execute("SET application_name = %s", [next(names)])
+            return cursor
+
+        monkeypatch.setattr(type(connections["default"]), "_cursor", _cursor)
+        with override_settings(STATEMACHINE_FIELDS={"PREPARE": prepare}):
+            row.states.transition_to("DONE")
+            row.states.transition_to("NEW")
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW application_name")
+            assert cursor.fetchone() == ("third",)
         connection.close()
 
     def test_prepares_nobody_elses_statements(self, row):

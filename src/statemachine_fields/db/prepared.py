@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields import conf
@@ -55,6 +56,9 @@ def is_wanted(connection: Any) -> bool:
     """Say whether to prepare on this connection."""
     prepare = conf.settings().PREPARE
     if not is_psycopg3 or prepare is False:
+        return False
+    # Ours would be run without what a backend does before each cursor, as choosing the schema of a tenant.
+    if getattr(connection._cursor, "__func__", None) is not BaseDatabaseWrapper._cursor:
         return False
     if connection.connection is not None and getattr(connection, GIVEN_UP, None) is connection.connection:
         return False
