@@ -226,6 +226,25 @@ class TestPreparing:
         assert caplog.messages[0] in " ".join(page.replace("  > ", "").split()), "howto/poolers.md quotes it"
         connection.close()
 
+    def test_one_that_an_execute_wrapper_lost_is_the_last_too(self, row):
+        connection.close()
+        parcel = Parcel.objects.create()
+        parcel.states.transition_to("SCANNED")
+        row.states.transition_to("DONE")
+
+        def move_another(execute, sql, params, many, context):
+            if parcel.status_sequence == 1 and "lab_stamped" in sql:
+                with context["connection"].cursor() as cursor:
+                    cursor.execute("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%lab_parcel%'")
+                    cursor.execute(f'DEALLOCATE "{cursor.fetchone()[0]}"')
+                parcel.states.transition_to(parcel.states.get_valid_transitions()[0])
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(move_another):
+            row.states.transition_to("NEW")
+        row.states.transition_to("DONE", update={"name": "b"})
+        assert self.prepared() == 1
+
     def test_a_transaction_that_lost_one_can_be_repeated(self, row):
         connection.close()
         row.states.transition_to("DONE")
