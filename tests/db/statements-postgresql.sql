@@ -843,8 +843,8 @@ WITH due AS MATERIALIZED (
 WITH due AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_byworker"
-        WHERE "status" = ANY(%s) AND "status_next_at" <= statement_timestamp() AND "status_lease_expires_at" IS NULL AND
-            "status_crashes" = 1
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN "status" = ANY(%s) ELSE false END
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
@@ -1438,8 +1438,8 @@ WITH due AS MATERIALIZED (
 WITH due AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_coupon"
-        WHERE "status" = ANY(%s) AND "status_next_at" <= statement_timestamp() AND "status_lease_expires_at" IS NULL AND
-            "status_crashes" = 1
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN "status" = ANY(%s) ELSE false END
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =

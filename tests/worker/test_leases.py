@@ -184,7 +184,8 @@ class TestClaim:
         assert sorted(claims) == sorted(Lot.objects.values_list("pk", flat=True))
 
     @only_postgresql
-    def test_reads_no_more_of_what_is_due_than_it_takes(self, lots):
+    @pytest.mark.parametrize("crashes", [0, 1, 2])
+    def test_reads_no_more_of_what_is_due_than_it_takes(self, lots, crashes):
         """Of a table that nobody has analyzed the planner knows nothing, and must not guess wrong."""
         names = "status, amount, touched_at, status_changed_at, status_next_at"
         with connection.cursor() as cursor:
@@ -192,7 +193,7 @@ class TestClaim:
                 f"INSERT INTO lab_lot ({names}) SELECT 'OPEN', 1, now(), now(), now() - place * interval '1 s'"
                 " FROM generate_series(1, 100000) AS place"
             )
-            wanted = Wanted(lots.states, lots.priorities, 10, "me", 60, 0, lots.fields)
+            wanted = Wanted(lots.states, lots.priorities, 10, "me", 60, crashes, lots.fields)
             due = due_text(lots.bound.table, wanted, connection, LOCKS)
             values = due_values(lots.bound.table, wanted, connection)
             cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due}", values)

@@ -26,11 +26,11 @@ DUE = """
          ORDER BY wanted.priority DESC, found.next_at LIMIT %s"""
 
 # Those that fewer workers died of come first. An index has rows with crashes alone, so that to find none costs nothing,
-# however many rows are due.
+# however many rows are due. CASE keeps the planner from finding them among all that are due, by their state.
 SUSPECTS = """
         SELECT {key} AS key FROM {name}
-         WHERE {status} = ANY(%s) AND {next_at} <= statement_timestamp()
-           AND {lease_expires_at} IS NULL AND {crashes} {how_often}{which}
+         WHERE {crashes} {how_often} AND {next_at} <= statement_timestamp()
+           AND CASE WHEN {lease_expires_at} IS NULL THEN {status} = ANY(%s) ELSE false END{which}
          ORDER BY {crashes}, {next_at} LIMIT %s{lock}"""
 
 CLAIMED = """
