@@ -296,6 +296,18 @@ class TestPatchedLater:
         claim(lots, 1)
         assert made == [second.pk]
 
+    def test_a_from_db_is_called_from_then_on(self, lots, monkeypatch):
+        _first, second = (Lot.objects.create() for _ in range(2))
+        claim(lots, 1)
+        loaded, real = [], Lot.from_db.__func__
+
+        def from_db(cls, *args):
+            loaded.append(real(cls, *args))
+            return loaded[-1]
+
+        monkeypatch.setattr(Lot, "from_db", classmethod(from_db))
+        assert [lease.instance for lease in claim(lots, 1)] == loaded == [second]
+
 
 @only_postgresql
 @really

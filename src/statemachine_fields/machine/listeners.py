@@ -85,11 +85,9 @@ def _dotted_name(receiver: Any) -> str:
 
 @cache
 def has_plain_attributes(model: Any) -> bool:
-    """Say whether assigning a field only stores the value, and the class has no way of its own to load rows."""
+    """Say whether assigning a field only stores the value."""
     plain = (DeferredAttribute, ForeignKeyDeferredAttribute, StatusAttribute)
-    attributes = [getattr_static(model, field.attname) for field in model._meta.concrete_fields]
-    from_db = getattr(model.from_db, "__func__", None)
-    return from_db is models.Model.from_db.__func__ and all(type(each) in plain for each in attributes)  # type: ignore[attr-defined]
+    return all(type(getattr_static(model, field.attname)) in plain for field in model._meta.concrete_fields)
 
 
 def is_made_plainly(model: type[models.Model]) -> bool:
