@@ -58,7 +58,7 @@ def is_wanted(connection: Any) -> bool:
     if not is_psycopg3 or prepare is False:
         return False
     # Ours would be run without what a backend does before each cursor, as choosing the schema of a tenant.
-    if getattr(connection._cursor, "__func__", None) is not BaseDatabaseWrapper._cursor:
+    if getattr(connection._cursor, "__func__", None) is not vars(BaseDatabaseWrapper)["_cursor"]:
         return False
     if connection.connection is not None and getattr(connection, GIVEN_UP, None) is connection.connection:
         return False

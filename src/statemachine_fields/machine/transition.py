@@ -69,8 +69,8 @@ def transition(
         return Transitioner(bound, instance, to_status, metadata, routed=using, facts=facts, is_tried=True).run()
     plan.bring_up(instance, to_status, moved)
     audit: Any = bound.audit_model
-    made: StateTransition[M] = audit.__new__(audit)  # what __init__() would do, were it not asked so often
-    its_state = ModelState()
+    made: Any = audit.__new__(audit)  # what __init__() would do, were it not asked so often
+    its_state: Any = ModelState()
     its_state.__dict__ = {"adding": False, "db": using, "fields_cache": {"instance": instance}}
     made.__dict__ = {
         "_state": its_state,
@@ -82,7 +82,8 @@ def transition(
         "metadata": loaded(facts),
         "sequence": moved[0],
     }
-    return made
+    record: StateTransition[M] = made
+    return record
 
 
 def _put_back(data: dict[str, Any], before: dict[str, Any] | None) -> None:
