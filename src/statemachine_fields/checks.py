@@ -21,7 +21,7 @@ from statemachine_fields.db.fields import owns_column
 from statemachine_fields.machine.fields import StatusField
 from statemachine_fields.machine.guards import guards_never_asked
 from statemachine_fields.machine.registry import all_machines, attributes_of
-from statemachine_fields.schedule.columns import columns_of
+from statemachine_fields.schedule.columns import features_of
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -147,7 +147,7 @@ def wrong_settings() -> Iterator[checks.Error]:
 def check_unbound(model: type[models.Model], name: str, machine: StateMachine) -> Iterator[checks.Error]:
     """Say which of a machine's columns the model has put something else in place of."""
     there = {field.name for field in model._meta.local_fields} | set(vars(model))
-    columns = columns_of(machine, model, name)
+    columns = machine.names.of(features_of(machine, model, name))
     taken = [column for column in columns if column in there and not owns_column(machine, model, column)]
     for column in taken or [machine.names.status]:
         yield checks.Error(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,10 @@ class Names:
     if TYPE_CHECKING:
 
         def __getattr__(self, column: str) -> str: ...
+
+    def of(self, features: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns of some features, in the order of the table."""
+        return tuple(name for feature in features for name in self._by_feature[feature])
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from statemachine_fields.machine.judge import Judge
 from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.updates import is_expression
-from statemachine_fields.schedule.columns import columns_of, schedule_columns, schedule_indexes
+from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
 from statemachine_fields.schedule.handlers import collect_handlers, is_timed_on
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.rows import ScheduleQuestions
@@ -49,13 +49,14 @@ class Binding(ScheduleQuestions[M]):
         self.graph = machine.graph
         self.names = machine.names
         self.accessor = field.accessor
-        self.columns = columns_of(machine, model, field.accessor)
+        self.features = features_of(machine, model, field.accessor)
+        self.is_timed = "schedule" in self.features
+        self.columns = self.names.of(self.features)
         for column in self.columns:
             model._meta.get_field(column).bound = self  # type: ignore[union-attr]
         self.guards = MappingProxyType(collect_guards(model, machine, self.accessor))
         #: Whether records outlive their row, whose key may then be used again.
         self.keeps_history = machine.history_on_delete is models.DO_NOTHING
-        self.is_timed = len(self.columns) > len(self.names.columns)
         machines = {name: found.machine for name, found in attributes_of(model).items()}
         handlers = collect_handlers(model, machines, self.accessor)  # also where it finds only what is wrong with them
         states = self.graph.states.items() if self.is_timed else ()
@@ -114,12 +115,7 @@ class Binding(ScheduleQuestions[M]):
             name=meta.db_table,
             key=str(meta.pk.column),
             audit=audit.db_table,
-            columns={
-                column: getattr(self.names, column)
-                for feature, columns in FEATURES.items()
-                if feature == "machine" or self.is_timed
-                for column in columns
-            },
+            columns={column: getattr(self.names, column) for feature in self.features for column in FEATURES[feature]},
             key_field=meta.pk,
             id_field=audit.pk,
             time_field=audit.get_field("transitioned_at"),
@@ -231,7 +227,8 @@ def prepare(model: type[models.Model], field: StatusField) -> None:
 
 
 def _bind(machine: StateMachine, model: type[models.Model], field: StatusField) -> None:
-    if not all(owns_column(machine, model, column) for column in columns_of(machine, model, field.accessor)):
+    columns = machine.names.of(features_of(machine, model, field.accessor))
+    if not all(owns_column(machine, model, column) for column in columns):
         return  # a check says which
     if isinstance(model._meta.pk, models.CompositePrimaryKey):
         raise TypeError(

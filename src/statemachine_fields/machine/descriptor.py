@@ -38,7 +38,7 @@ from statemachine_fields.machine.fields import machine_columns
 from statemachine_fields.machine.graph import States, Targets, build_graph
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
 from statemachine_fields.machine.registry import MachineAttribute
-from statemachine_fields.schedule.columns import columns_of
+from statemachine_fields.schedule.columns import features_of
 from statemachine_fields.schedule.handlers import HandlerMark, mark_handler, read_states
 from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_queue_name, plain
 
@@ -192,7 +192,9 @@ class StateMachine(MachineAttribute):
         for parent in cls.__mro__[1:]:
             if not hasattr(parent, "_meta") or parent._meta.abstract:
                 continue
-            taken = {field.name for field in parent._meta.local_fields} & set(columns_of(self, cls, name))
+            taken = {field.name for field in parent._meta.local_fields} & set(
+                self.names.of(features_of(self, cls, name))
+            )
             if taken or isinstance(vars(parent).get(name), MachineAttribute):
                 what = f"the column {min(taken)!r}" if taken else f"the machine {name!r}"
                 raise FieldError(

@@ -15,7 +15,6 @@ from django.db.models.signals import post_init, post_save, pre_init, pre_save
 
 from statemachine_fields.db.dialect import RowWriteKind, RowWriter, dialect_for
 from statemachine_fields.db.effects import ANNOUNCE, ENTER
-from statemachine_fields.machine.listeners import MOVED, SAVED, is_heard
 from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields, is_refreshed_apart
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
@@ -135,9 +134,17 @@ def plan_for(
         or post_transition.receivers
         or transition_committed.receivers
     ):
-        row_and_record = [is_heard(signal, sender) for sender in (model, audit) for signal in SAVED]
-        making = [is_heard(signal, audit) for signal in (pre_init, post_init)]
-        heard = Heard(*row_and_record, *making, *[is_heard(signal, bound.model) for signal in MOVED])
+        heard = Heard(
+            bool(pre_save.receivers) and pre_save.has_listeners(model),
+            bool(post_save.receivers) and post_save.has_listeners(model),
+            bool(pre_save.receivers) and pre_save.has_listeners(audit),
+            bool(post_save.receivers) and post_save.has_listeners(audit),
+            bool(pre_init.receivers) and pre_init.has_listeners(audit),
+            bool(post_init.receivers) and post_init.has_listeners(audit),
+            bool(pre_transition.receivers) and pre_transition.has_listeners(bound.model),
+            bool(post_transition.receivers) and post_transition.has_listeners(bound.model),
+            bool(transition_committed.receivers) and transition_committed.has_listeners(bound.model),
+        )
     database = (connection.alias, type(connection))  # a name may be given to another
     kind = (model, database, save, compares, methods, heard)
     found = bound.plans.get(kind)

@@ -165,6 +165,6 @@ def schedule_indexes(model: type[models.Model], names: Names) -> list[models.Ind
     ]
 
 
-def columns_of(machine: StateMachine, model: type[models.Model], accessor: str) -> tuple[str, ...]:
-    """Return the names of the columns that a machine has on a class: those of the schedule only if it is timed there."""
-    return (*machine.names.columns, *(machine.names.schedule if is_timed_on(model, machine, accessor) else ()))
+def features_of(machine: StateMachine, model: type[models.Model], accessor: str) -> tuple[str, ...]:
+    """Return which of `FEATURES` a machine has on a class. Its columns follow from them."""
+    return ("machine", "schedule") if is_timed_on(model, machine, accessor) else ("machine",)
