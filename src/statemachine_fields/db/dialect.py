@@ -84,7 +84,8 @@ class Dialect(Protocol):
     """One database's way to write rows, to lease them, and to be asked about them.
 
     Every write compares, and every answer names the rows for which it is true: what is not in the answer was not written.
-    `keys` and `tokens` are pairs.
+    `keys` and `tokens` are pairs. What has an answer here is that of a database in a file: it is never silent, no answer of
+    its own gets lost, and a transaction ends with its process.
     """
 
     #: Whether a move is a single statement, which needs no transaction around it.
@@ -155,7 +156,7 @@ class Dialect(Protocol):
 
     def is_statement_lost(self, error: BaseException) -> bool:
         """Say whether nothing was run, because the server no longer has what was prepared, and the next try will not ask."""
-        ...
+        return False
 
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         """Say how long rows stayed, for each state and each edge that they left by within the window."""
@@ -163,7 +164,7 @@ class Dialect(Protocol):
 
     def hang_up(self, connection: Any) -> None:
         """Break the connection of another thread, so that the database ends its transaction now."""
-        ...
+        return
 
     def is_clean(self, connection: Any) -> bool:
         """Say whether the connection works and has no transaction open, also none that Django does not know of."""
@@ -171,23 +172,23 @@ class Dialect(Protocol):
 
     def is_broken(self, connection: Any) -> bool:
         """Say whether the other side has ended the connection, and not the program."""
-        ...
+        return False
 
     def set_application_name(self, connection: Any, name: str) -> None:
         """Give a connection a name that operators of the database see, if it is ours alone."""
-        ...
+        return
 
     def own_class(self, base: type[Any]) -> type[Any]:
         """Return Django's class for connections to this database, with an end to everything it waits for."""
-        ...
+        return base
 
     def transaction_number(self, connection: Any) -> int | None:
         """Return what `was_committed()` knows the open transaction by; None if an answer cannot get lost here."""
-        ...
+        return None
 
     def was_committed(self, connection: Any, number: int) -> bool | None:
         """Say whether a transaction was committed whose end nobody told us; None if it has not ended."""
-        ...
+        return None
 
 
 def dialect_for(connection: Any) -> Dialect:

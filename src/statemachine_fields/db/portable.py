@@ -15,7 +15,7 @@ from django.db import transaction
 from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Recovered, Wanted
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten
+from statemachine_fields.db.dialect import Dialect, LockedRow, RowWriteKind, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM, Becomes, Effect, Terms
 
@@ -25,7 +25,7 @@ SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
 MYSQL_CONFLICTS = ((1213,), (1205,))
 
 
-class Portable:
+class Portable(Dialect):
     """An UPDATE that compares and sets, then an INSERT that copies what it wrote into the audit table. One process."""
 
     is_one_statement = False
@@ -50,7 +50,8 @@ class Portable:
         updates: Sequence[tuple[str, Any]] = (),
     ) -> set[Any]:
         kind = RowWriteKind(table, effect, compares, records, tuple(column for column, _value in updates))
-        write = self._writes.setdefault(kind, PortableRowWrite(kind))
+        if (write := self._writes.get(kind)) is None:
+            write = self._writes[kind] = PortableRowWrite(kind)
         wants, values = effect.wants(table.columns), tuple(value for _column, value in updates)
         done = set()
         with _locked(connection, table) as (cursor, names):
@@ -79,9 +80,7 @@ class Portable:
         left: float = max(row["horizon"] - self._age(found[0], self._now(cursor, connection), table, connection), 0.0)
         return left if delay is None else min(delay, left)
 
-    def write_selected(
-        self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
-    ) -> SelectedWritten:
+    def write_selected(self, *args: Any) -> SelectedWritten:
         raise NotImplementedError("A batch is more than one statement here.")
 
     def lock(self, connection: Any, table: Table, key: Any) -> LockedRow | None:
@@ -176,30 +175,8 @@ class Portable:
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         return ask_ranks(connection, table, window)
 
-    def is_statement_lost(self, error: BaseException) -> bool:
-        return False
-
-    def hang_up(self, connection: Any) -> None:
-        """A database in a file ends its transaction when the process ends."""
-
     def is_clean(self, connection: Any) -> bool:
         return not getattr(connection.connection, "in_transaction", False)
-
-    def set_application_name(self, connection: Any, name: str) -> None:
-        """Nobody would see it."""
-
-    def is_broken(self, connection: Any) -> bool:
-        return False
-
-    def own_class(self, base: type[Any]) -> type[Any]:
-        """A database in a file is never silent, and has a `timeout` for its lock."""
-        return base
-
-    def transaction_number(self, connection: Any) -> int | None:
-        return None
-
-    def was_committed(self, connection: Any, number: int) -> bool | None:
-        return None
 
     def _now(self, cursor: Any, connection: Any) -> Any:
         sql, params = clock_sql(connection)

@@ -92,7 +92,7 @@ class BoundMachine(Generic[M]):
         to_status: str,
         metadata: Mapping[str, Any] | None = None,
         *,
-        batch_size: int = 5000,
+        batch_size: int = 10_000,
         record: Mapping[str, Any] | None = None,
         user: Any = None,
     ) -> BulkResult:

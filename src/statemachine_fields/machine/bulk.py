@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=models.Model)
 
+#: How many rows stay locked at most while each of them is moved by itself.
+MOST_LOCKED = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -85,6 +88,7 @@ class BulkTransitioner(Generic[M]):
 
     def run(self) -> BulkResult:
         if self._must_go_one_by_one():
+            self.batches.batch_size = min(self.batches.batch_size, MOST_LOCKED)
             self.batches.run(self._move_singly, as_owners=False)
         elif self.dialect.is_one_statement:
             self.batches.run(self._move_in_one_statement)
