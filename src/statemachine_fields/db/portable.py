@@ -80,7 +80,7 @@ class Portable(Dialect):
         left: float = max(row["horizon"] - self._age(found[0], self._now(cursor, connection), table, connection), 0.0)
         return left if delay is None else min(delay, left)
 
-    def write_selected(self, *args: Any) -> SelectedWritten:
+    def write_selected(self, *args: Any, **kwargs: Any) -> SelectedWritten:
         raise NotImplementedError("A batch is more than one statement here.")
 
     def lock(self, connection: Any, table: Table, key: Any) -> LockedRow | None:
