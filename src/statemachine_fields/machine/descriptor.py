@@ -14,8 +14,8 @@ A declaration goes one way, from file to file, and never turns back:
 3. `binding`. `prepare()` adds what depends on the class alone: the index, and the columns of a schedule, which a class may
    need because it is the first to have a handler. The rest waits until Django has registered the class, with all its
    methods: then `Binding` collects guards and handlers, and describes the table.
-4. `audit` builds the model of the records; `hooks` wraps the methods of the class that write and load rows; and `bound` puts a
-   `BoundAttribute` where the declaration was. From then on the class answers with the machine that it has.
+4. `audit` builds the model of the records; a `BoundAttribute` of `accessor` takes the place of the declaration; and `hooks`
+   wraps the methods of the class that write and load rows. From then on the class answers with the machine that it has.
 
 What goes wrong on the way (a column that the class has replaced, a name that is taken) stops the binding and is told by a
 system check, because the rest of the project must stay importable to be told.
