@@ -102,6 +102,7 @@ class TestCheck:
             assert check_rows(None, databases=None) == []
             assert checks.Tags.database in check_rows.tags
 
+    @pytest.mark.django_db(databases=["default", "other"])  # other checks of the command look at both
     def test_is_part_of_the_command(self, capsys):
         dossiers("MISLAID", "A")
 

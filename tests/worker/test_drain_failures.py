@@ -29,7 +29,8 @@ def play(monkeypatch):
 
 
 def insert_twice():
-    Coupon.objects.bulk_create([Coupon(code="AB-1"), Coupon(code="AB-1")])
+    for _ in range(2):
+        Coupon.objects.create(code="AB-1")
 
 
 def insert_twice_in_sql():
