@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from django.db import ProgrammingError, connection, connections, models, transaction
@@ -199,6 +200,20 @@ class TestPreparing:
             cursor.execute("SHOW application_name")
             assert cursor.fetchone() == ("third",)
         connection.close()
+
+    def test_leaves_to_a_tool_what_it_has_put_in_the_place_of_cursor(self, row, monkeypatch):
+        """As django-debug-toolbar does, and a TestCase with the databases that it may not ask."""
+        row.states.transition_to("DONE")
+        monkeypatch.setattr(connection, "cursor", mock.Mock(side_effect=LookupError("not here")), raising=False)
+        with pytest.raises(LookupError, match="not here"):
+            row.states.transition_to("NEW")
+        monkeypatch.undo()
+        row.states.transition_to("NEW")
+
+    def test_is_refused_where_a_test_may_not_ask_the_database(self, row, django_db_blocker):
+        row.states.transition_to("DONE")
+        with django_db_blocker.block(), pytest.raises(RuntimeError, match="not allowed"):
+            row.states.transition_to("NEW")
 
     def test_prepares_nobody_elses_statements(self, row):
         connection.close()

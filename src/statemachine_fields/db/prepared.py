@@ -48,6 +48,9 @@ Number: type[int] = Int8 if is_psycopg3 else int
 #: Types whose text is the same in an array.
 PLAIN = (int, float, uuid.UUID)
 
+#: What makes a cursor, if a backend has no way of its own.
+DJANGOS_CURSOR = vars(BaseDatabaseWrapper)["_cursor"]
+
 #: psycopg heeds `prepare=True` only where a threshold is set. This one prepares nobody else's statements.
 NEVER_BY_ITSELF = 2**31
 
@@ -57,8 +60,9 @@ def is_wanted(connection: Any) -> bool:
     prepare = conf.settings().PREPARE
     if not is_psycopg3 or prepare is False:
         return False
-    # Ours would be run without what a backend does before each cursor, as choosing the schema of a tenant.
-    if getattr(connection._cursor, "__func__", None) is not vars(BaseDatabaseWrapper)["_cursor"]:
+    # Ours would be run without what a backend does before each cursor, as choosing the schema of a tenant, or what a test or
+    # a tool has put in its place.
+    if "cursor" in vars(connection) or getattr(connection._cursor, "__func__", None) is not DJANGOS_CURSOR:
         return False
     if connection.connection is not None and getattr(connection, GIVEN_UP, None) is connection.connection:
         return False
@@ -121,10 +125,9 @@ def run(
     """
     if connection.health_check_enabled and not connection.health_check_done:
         connection.close_if_health_check_failed()
-    if connection.connection is None:  # as it always is in a coroutine, where this refuses to connect
-        connection.ensure_connection()
+    connection.ensure_connection()  # or be refused: in a coroutine, and in a test that may not ask
     slots = vars(connection)
-    kept = slots.get(SLOT)
+    kept = None if "cursor" in slots else slots.get(SLOT)  # who has put another one there wants to see, or to refuse
     if not kept or kept.driver is not connection.connection or kept.wanted_by is not conf.current or kept.closed:
         kept = _new_cursor(connection)
     if kept is not None:
