@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from django.db.migrations.state import ModelState
 from django.test.utils import isolate_apps
 
 from statemachine_fields import StateMachine
+from tests.declared import lab_model
 
 FLOW: dict[str, Any] = {
     "states": [("NEW", "New"), ("DONE", "Done")],
@@ -92,23 +94,29 @@ def test_what_an_audit_table_cannot_be(option, value):
         make(**{option: value})
 
 
+@contextmanager
+def tables_of(model: Any) -> Iterator[Any]:
+    made = [model, model.states.transition_model]
+    with connection.schema_editor() as editor:
+        for each in made:
+            editor.create_model(each)
+    try:
+        yield model
+    finally:
+        with connection.schema_editor() as editor:
+            for each in reversed(made):
+                editor.delete_model(each)
+
+
 @pytest.fixture
 def based(transactional_db) -> Iterator[Any]:
     with isolate_apps("lab"):
-        model: Any = make(
+        model = make(
             indexes=[models.Index(fields=["to_status", "transitioned_at"], name="%(class)s_to")],
             constraints=[models.CheckConstraint(condition=~models.Q(reason=""), name="%(class)s_why")],
         )
-        made = [model, model.states.transition_model]
-        with connection.schema_editor() as editor:
-            for each in made:
-                editor.create_model(each)
-        try:
+        with tables_of(model):
             yield model
-        finally:
-            with connection.schema_editor() as editor:
-                for each in reversed(made):
-                    editor.delete_model(each)
 
 
 def test_the_database_has_them(based):
@@ -121,3 +129,20 @@ def test_the_database_has_them(based):
         row.states.transition_to("DONE", record={"reason": ""})
     assert (row.status, based.objects.get().status) == ("NEW", "NEW")
     row.states.transition_to("DONE", record={"reason": "paid"})
+
+
+@isolate_apps("lab")
+def test_a_base_without_fields_that_refuses_assignments_hears_of_none(transactional_db):
+    def refuse(record: Any, name: str, value: object) -> None:
+        if name != "_state" and not record._state.adding:
+            raise TypeError("A record is not changed.")
+        models.Model.__setattr__(record, name, value)
+
+    meta = type("Meta", (), {"abstract": True})
+    base = type("Frozen", (models.Model,), {"__module__": __name__, "__setattr__": refuse, "Meta": meta})
+    with tables_of(lab_model(name="Frozen", states=StateMachine(**FLOW, transition_base=base))) as model:
+        row = model.objects.create()
+        record = row.states.transition_to("DONE")
+        assert (record.to_status, record.instance, model.objects.get().status) == ("DONE", row, "DONE")
+        with pytest.raises(TypeError, match="not changed"):
+            record.to_status = "NEW"

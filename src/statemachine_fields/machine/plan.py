@@ -83,6 +83,7 @@ class Plan:
             self.is_alone
             and save
             and self.makes_records_plainly
+            and bound.transition_model.__setattr__ is object.__setattr__  # records are filled by one assignment
             and not (compares or self.tells_committed or bound.guards or bound.keeps_history or bound.record_fields)
             and not any(is_refreshed_apart(field, bound.model) for field in self.refreshed)
         ):
