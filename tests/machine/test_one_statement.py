@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -132,6 +133,32 @@ def test_execute_wrappers_see_the_statement(row):
     with connection.execute_wrapper(wrapper):
         row.states.transition_to("DONE")
     assert seen[-len(INSIDE) :] == INSIDE
+
+
+@pytest.mark.skipif(not POSTGRESQL, reason="only PostgreSQL takes more than one statement at once")
+@pytest.mark.parametrize("model", [Stamped, Hooked])
+def test_an_execute_wrapper_may_put_another_statement_before_it(model):
+    """As those of django-pghistory and django-pgtrigger do, the first in each request if its middleware is there."""
+    row = model.objects.create(name="50%")
+    seen = []
+
+    def wrapper(execute, sql, params, many, context):
+        done = execute(f"SELECT set_config('smf.who', %s, true); {sql}", ["Ann; 5%", *(params or ())], many, context)
+        while done is not None and done.nextset():
+            pass
+        seen.append(sql)
+        return done
+
+    for block in (nullcontext, transaction.atomic):
+        with block(), connection.execute_wrapper(wrapper), CaptureQueriesContext(connection) as queries:
+            for state in ("DONE", "NEW"):
+                record = row.states.transition_to(state, {"rate": "5%"})
+                assert (record.to_status, record.metadata, row.status) == (state, {"rate": "5%"}, state)
+        assert any("'Ann; 5%'" in query["sql"] for query in queries)
+    row.states.transition_to("DONE")
+    assert (model.objects.get().status, model.objects.get().status_sequence) == ("DONE", 5)
+    assert [record.sequence for record in row.states.history] == [5, 4, 3, 2, 1]
+    assert len(seen) >= 4
 
 
 def test_the_query_log_shows_the_statement_with_its_values(row):

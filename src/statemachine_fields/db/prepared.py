@@ -131,7 +131,7 @@ def run(
     if not kept or kept.driver is not connection.connection or kept.wanted_by is not conf.current or kept.closed:
         kept = _new_cursor(connection)
     if kept is not None:
-        slots[SLOT] = None
+        slots[SLOT], kept.ours = None, text
         try:
             connection._prepare_cursor(kept).execute(text, params)
             # It has the rows already; Django's wrapper would build a function to fetch them with.
@@ -195,11 +195,15 @@ if TYPE_CHECKING or is_psycopg3:
         driver: Any = None
         #: The settings by which it was made.
         wanted_by: Any = None
+        #: What it is to prepare.
+        ours: str = ""
         _said: tuple[Any, Any] | None = None
         _sent: Any = None
 
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
             self._said = (query, params)
+            if query != self.ours:  # an execute wrapper may put a statement before it, and a server prepares only one
+                return super().execute(psycopg.ClientCursor(self.connection).mogrify(query, params))
             return super().execute(query, params, prepare=True)
 
         # psycopg leaves `_query` unset when a statement was prepared before, and Django's query log reads it.
