@@ -8,7 +8,6 @@ from unittest import mock
 
 import pytest
 from django.db import ProgrammingError, connection, connections, models, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext, override_settings
@@ -208,18 +207,19 @@ class TestPreparing:
         assert self.prepared() == 0
         connection.close()
 
+    @pytest.mark.parametrize("way", ["cursor", "_cursor", "create_cursor"])
     @pytest.mark.parametrize("prepare", [True, "auto"])
-    def test_leaves_to_a_backend_what_it_does_before_each_cursor(self, row, prepare, monkeypatch):
+    def test_leaves_to_a_backend_what_it_does_before_each_cursor(self, row, prepare, way, monkeypatch):
         """As that of django-tenants does, which chooses the schema there."""
         connection.close()
-        names = iter(["first", "second", "third"])
+        names, djangos = iter(["first", "second", "third"]), getattr(type(connections["default"]), way)
 
-        def _cursor(self, name=None):
-            cursor = BaseDatabaseWrapper._cursor(self, name)
-            BaseDatabaseWrapper._cursor(self).execute("SET application_name = %s", [next(names)])
-            return cursor
+        def make(self, *name):
+            self.connection or self.connect()
+            self.connection.execute("SELECT set_config('application_name', %s, false)", [next(names)])
+            return djangos(self, *name)
 
-        monkeypatch.setattr(type(connections["default"]), "_cursor", _cursor)
+        monkeypatch.setattr(type(connections["default"]), way, make)
         with override_settings(STATEMACHINE_FIELDS={"PREPARE": prepare}):
             row.states.transition_to("DONE")
             row.states.transition_to("NEW")

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from statemachine_fields import conf
@@ -49,7 +49,7 @@ Number: type[int] = Int8 if is_psycopg3 else int
 PLAIN = (int, float, uuid.UUID)
 
 #: What makes a cursor, if a backend has no way of its own.
-DJANGOS_CURSOR = vars(BaseDatabaseWrapper)["_cursor"]
+DJANGOS_WAYS = {name: getattr(DatabaseWrapper, name) for name in ("cursor", "_cursor", "create_cursor")}
 
 #: psycopg heeds `prepare=True` only where a threshold is set. This one prepares nobody else's statements.
 NEVER_BY_ITSELF = 2**31
@@ -62,7 +62,7 @@ def is_wanted(connection: Any) -> bool:
         return False
     # Ours would be run without what a backend does before each cursor, as choosing the schema of a tenant, or what a test or
     # a tool has put in its place.
-    if "cursor" in vars(connection) or getattr(connection._cursor, "__func__", None) is not DJANGOS_CURSOR:
+    if any(getattr(getattr(connection, name), "__func__", None) is not way for name, way in DJANGOS_WAYS.items()):
         return False
     if connection.connection is not None and getattr(connection, GIVEN_UP, None) is connection.connection:
         return False
