@@ -75,6 +75,18 @@ class TestMoving:
         Stamped.states.bulk_transition(Stamped.objects.all(), "DONE")
         assert Stamped.objects.get().modified > row.modified
 
+    def test_auto_now_fields_are_written_as_they_store_their_values(self, monkeypatch):
+        class YearField(models.DateTimeField):
+            def get_db_prep_value(self, value, connection, prepared=False):
+                return super().get_db_prep_value(value.replace(month=1, day=1), connection, prepared)
+
+        row = Stamped.objects.create()
+        Stamped.objects.update(modified=row.modified.replace(year=2001))
+        monkeypatch.setattr(Stamped._meta.get_field("modified"), "__class__", YearField)
+        Stamped.states.bulk_transition(Stamped.objects.all(), "DONE")
+        stored = Stamped.objects.get().modified
+        assert (stored.year, stored.month, stored.day) == (row.modified.year, 1, 1)
+
     def test_the_second_machine_of_a_model(self):
         Invoice.objects.bulk_create([Invoice(), Invoice()])
         assert Invoice.payment.bulk_transition(Invoice.objects.all(), "PAID").moved == 2

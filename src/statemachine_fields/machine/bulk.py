@@ -121,7 +121,7 @@ class BulkTransitioner(Generic[M]):
             sql, params = compiler.as_sql()
         except EmptyResultSet:  # as of none()
             return Done(0, None)
-        updates = [(field.column, value) for field, value in self._auto_now()]
+        updates = [(each.column, each.get_db_prep_save(value, self.connection)) for each, value in self._auto_now()]
         write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, updates, self.delay)
         done = self.dialect.write_selected(self.connection, self.bound.table, ENTER, write, sql, params)
         self.result.moved += done.moved
