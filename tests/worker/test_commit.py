@@ -308,6 +308,19 @@ class TestPatchedLater:
         monkeypatch.setattr(Lot, "from_db", classmethod(from_db))
         assert [lease.instance for lease in claim(lots, 1)] == loaded == [second]
 
+    def test_a_setattr_is_called_from_then_on(self, lots, monkeypatch):
+        _first, second = (Lot.objects.create() for _ in range(2))
+        claim(lots, 1)
+        seen = {}
+
+        def assign(self, name, value):
+            object.__setattr__(self, name, value)
+            seen[name] = value
+
+        monkeypatch.setattr(Lot, "__setattr__", assign, raising=False)
+        (lease,) = claim(lots, 1)
+        assert (lease.instance.pk, seen["id"], seen["status"]) == (second.pk, second.pk, second.status)
+
 
 @only_postgresql
 @really

@@ -265,8 +265,9 @@ def load_rows(lane: Lane, attnames: list[str], rows: list[Any]) -> list[Any]:
     """Return rows as `from_db()` would, which is most of what a claim costs, if nobody can tell the difference."""
     model: Any = lane.bound.model
     using, is_watched = lane.using, bool(pre_init.receivers or post_init.receivers)
-    # Both may be patched at any time.
-    is_made_by_django, from_db = model.__init__ is models.Model.__init__, getattr(model.from_db, "__func__", None)
+    # Each may be patched at any time.
+    is_made_by_django = model.__init__ is models.Model.__init__ and model.__setattr__ is object.__setattr__
+    from_db = getattr(model.from_db, "__func__", None)
     is_loaded_by_django = is_made_by_django and from_db is models.Model.from_db.__func__  # type: ignore[attr-defined]
     if not (lane.has_plain_attributes and is_loaded_by_django) or (is_watched and not is_made_plainly(model)):
         return [model.from_db(using, attnames, row) for row in rows]
