@@ -6,7 +6,8 @@ A file is passed when a function that is written in it is called, a property, a 
 it calls another of ours, as the loop of a thread does, which was called long ago. What is loaded or worked out once is
 not on the way: each work is done before it is looked at, so modules are imported, texts of statements are written and
 connections are open. Methods that `dataclass` writes belong to no file, and code of Django, of the driver and of the
-model itself is not ours. Nothing else is left out: `conf.py` is passed where a setting is asked for.
+model itself is not ours. A worker looks every few seconds for what others have left behind; it does not do so here. Nothing
+else is left out: `conf.py` is passed where a setting is asked for.
 """
 
 from __future__ import annotations
@@ -166,6 +167,7 @@ def serve_rows() -> Walk:
     done after a write belongs to the row as well. So does a claim that finds nothing.
     """
     from lab.models import ByWorker
+    from statemachine_fields.worker import claiming
     from statemachine_fields.worker.lease import lanes_for
     from statemachine_fields.worker.options import WorkerOptions
     from statemachine_fields.worker.runner import Runner
@@ -178,6 +180,7 @@ def serve_rows() -> Walk:
             time.sleep(0.01)
         row.delete()
 
+    claiming.SUSPECTS_EVERY = 3600.0
     options = WorkerOptions(machines=("lab.ByWorker.states",), threads=1, poll_seconds=0.05)
     with watched(threads=True) as walk:
         runner = Runner(lanes_for(options), options)

@@ -203,7 +203,7 @@ if TYPE_CHECKING or is_psycopg3:
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
             self._said = (query, params)
             if query != self.ours:  # an execute wrapper may put a statement before it, and a server prepares only one
-                return super().execute(psycopg.ClientCursor(self.connection).mogrify(query, params))
+                return super().execute(psycopg.ClientCursor(self.connection).mogrify(query, params).encode())
             return super().execute(query, params, prepare=True)
 
         # psycopg leaves `_query` unset when a statement was prepared before, and Django's query log reads it.
