@@ -101,7 +101,8 @@ class BoundMachine(Generic[M]):
         Set-based: a constant number of statements for each batch, one transaction each, so an error keeps the batches
         before it. Rows are locked in key order and judged by what they then hold. Guards, permissions that depend on the
         row, receivers, a `save()` of the model's own, a `transition_base` and `auto_now` fields in a multi-table child's
-        table make it go row by row. Written are the machine's columns and `auto_now` fields.
+        table or with a `pre_save()` of their own make it go row by row, a thousand in a batch at most. Written are the
+        machine's columns and `auto_now` fields.
 
         :param record: values for the fields that `transition_base` added to the audit table.
         :param user: who moves the rows. Their permission is asked, and they are recorded as `actor`.
