@@ -26,8 +26,10 @@ class Settings:
     #: How long a worker holds a row without extending its lease: how soon another takes over after it died. A statement on
     #: the worker's own connections may take a sixth of it.
     LEASE_SECONDS: float = 60.0
-    #: How often an idle worker looks for due rows.
+    #: How often an idle worker looks for due rows by itself.
     POLL_SECONDS: float = 1.0
+    #: Whether who makes a row due wakes workers that wait for one, and whether workers listen for that. On PostgreSQL only.
+    WAKE_UPS: bool = True
     #: How many rows a worker takes at once, at most.
     BATCH_SIZE: int = 1000
     #: How long a handler may run where its state says nothing; None for as long as it likes.
@@ -64,6 +66,8 @@ def _read(given: Any) -> Settings:
     read = Settings(**given)
     if read.PREPARE not in (True, False, "auto"):
         raise ImproperlyConfigured(f"{NAME}['PREPARE'] must be True, False or 'auto', got {read.PREPARE!r}.")
+    if not isinstance(read.WAKE_UPS, bool):
+        raise ImproperlyConfigured(f"{NAME}['WAKE_UPS'] must be True or False, got {read.WAKE_UPS!r}.")
     for key in ("LEASE_SECONDS", "POLL_SECONDS", "BATCH_SIZE", "MAX_CRASHES", "STOP_SECONDS", "STATISTICS_DAYS"):
         _refuse_unless_positive(key, getattr(read, key))
     if read.TIME_LIMIT_SECONDS is not None:

@@ -126,12 +126,22 @@ class Worker:
 
     def members(self) -> list[int]:
         """Return the ids of all processes of the group that live, also of those whose supervisor is gone."""
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)
-        lines = [line.split() for line in listed.stdout.splitlines()]
-        return [int(pid) for pid, group, status in lines if int(group) == self.pid and status[0] != "Z"]
+        return [*self._named_members()]
+
+    def _named_members(self) -> dict[int, str]:
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "pid=,pgid=,stat=,comm="], capture_output=True, text=True, check=True
+        )
+        lines = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+        return {int(pid): name for pid, group, status, name in lines if int(group) == self.pid and status[0] != "Z"}
 
     def children(self) -> list[int]:
-        return [pid for pid in self.members() if pid != self.pid]
+        """Return the ids of the processes that run rows."""
+        return [pid for pid, name in self._named_members().items() if pid != self.pid and name != "sm-listener"]
+
+    def listener(self) -> int | None:
+        """Return the id of the process that listens."""
+        return next((pid for pid, name in self._named_members().items() if name == "sm-listener"), None)
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")

@@ -90,8 +90,8 @@ class Injections(AppConfig):
 
 
 def _with_a_small_pipe(run_process: Any, size: int) -> Any:
-    def run(options: Any, pipe: Any, *arguments: Any) -> None:
-        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, size)
-        run_process(options, pipe, *arguments)
+    def run(options: Any, pipes: Any, *arguments: Any) -> None:
+        fcntl.fcntl(pipes.reports.fileno(), fcntl.F_SETPIPE_SZ, size)
+        run_process(options, pipes, *arguments)
 
     return run

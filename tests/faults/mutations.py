@@ -616,8 +616,8 @@ MUTATIONS = [
     Mutation(
         "limits are not set again in the next transaction behind a pooler",
         "db/own.py",
-        "        self._is_limited = False\n        with self._answered()",
-        "        with self._answered()",
+        "        self._is_limited = False\n        with self.answered()",
+        "        with self.answered()",
         (OWN,),
     ),
     Mutation(

@@ -10,7 +10,7 @@ import pytest
 
 from lab.models import Chore
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.process import Orders, SupervisorLink
+from statemachine_fields.worker.process import Orders, Pipes, SupervisorLink
 from statemachine_fields.worker.runner import Runner
 from tests.worker.rows import lane_of, lease_on
 
@@ -91,7 +91,7 @@ class TestLine:
         theirs_to_hear, ours_to_tell = multiprocessing.Pipe(duplex=False)
 
         def make(supervisor, orders=None):
-            return SupervisorLink(theirs, theirs_to_hear, supervisor, runner, orders or Orders())
+            return SupervisorLink(Pipes(theirs, theirs_to_hear), supervisor, runner, orders or Orders())
 
         make.heard, make.tell = ours, ours_to_tell
         yield make

@@ -194,8 +194,8 @@ class TestStart:
         supervisor, calls = started
         child(supervisor, report=ProcessReport("host:1", running={"chores": 2}), is_replaced=True)
         supervisor._start(module.Start(0.0, 0, "host:0"))
-        closed, (_options, _pipe, _orders_pipe, parent, predecessor, is_first, orders) = calls
-        assert (closed, parent, predecessor, is_first) == ("closed", os.getpid(), "host:0", False)
+        closed, (_options, _pipes, parent, slot, predecessor, is_first, orders) = calls
+        assert (closed, parent, slot, predecessor, is_first) == ("closed", os.getpid(), 0, "host:0", False)
         assert orders == supervisor.children[-1].orders == Orders({"chores": 2})
 
     def test_leaves_no_connection_to_be_shared(self, monkeypatch):

@@ -57,3 +57,10 @@ class Claimed(NamedTuple):
     values: tuple[Any, ...]
     #: What the driver could not read in it. The key and the machine's own columns are there nevertheless.
     error: Exception | None = None
+
+
+class NextDue(NamedTuple):
+    """Whether any row is due, be it free or held, and in how many seconds the first of the others is; None if none ever is."""
+
+    is_any: bool
+    seconds: float | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from django.db import InterfaceError, OperationalError
 
 if TYPE_CHECKING:
-    from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
+    from statemachine_fields.db.claims import Claimed, Left, NextDue, Recovered, Wanted
     from statemachine_fields.db.columns import Table
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
@@ -92,6 +92,9 @@ class Dialect(Protocol):
     is_one_statement: bool
     #: Whether many worker processes can work side by side.
     is_shared: bool
+    #: Whether somebody who waits for rows can be told that one is due, and whether our drivers let somebody hear it.
+    can_notify: bool = False
+    can_listen: bool = False
     #: Whether the default that Django gives a time column is UTC. On MariaDB it is the session's local time.
     default_is_utc: bool
 
@@ -150,6 +153,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def next_due(self, connection: Any, table: Table, states: Sequence[str]) -> NextDue:
+        """Say whether a row of these states is due, and when the next one is, by what an index knows."""
+        ...
+
     def is_conflict(self, error: BaseException) -> bool:
         """Say whether the database gave up because of another transaction: deadlock, serialisation, lock time-out."""
         ...
@@ -157,6 +164,28 @@ class Dialect(Protocol):
     def is_statement_lost(self, error: BaseException) -> bool:
         """Say whether nothing was run, because the server no longer has what was prepared, and the next try will not ask."""
         return False
+
+    def notify(self, connection: Any, gates: Collection[int]) -> set[int]:
+        """Tell those who wait behind a gate that a row is due, and return behind which somebody does."""
+        return set()
+
+    # What a listener asks, where it can listen.
+
+    def listen(self, connection: Any) -> Any:
+        """Hear messages from now on: return what has them, and what can be waited for with `select()`."""
+        return None
+
+    def send(self, connection: Any, message: str) -> None:
+        """Send a message to all who listen."""
+        return
+
+    def take_gates(self, connection: Any, gates: Collection[int]) -> set[int]:
+        """Wait behind gates until they are left or the connection ends, and return those that nobody else waits behind."""
+        return set()
+
+    def leave_gates(self, connection: Any, gates: Collection[int]) -> None:
+        """Wait behind gates no more, and tell other listeners."""
+        return
 
     def durations(self, connection: Any, table: Table, window: Window) -> list[Stay]:
         """Say how long rows stayed, for each state and each edge that they left by within the window."""

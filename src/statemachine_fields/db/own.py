@@ -105,7 +105,7 @@ class OwnConnection:
         super().init_connection_state()  # type: ignore[misc]
         self.is_direct = False
         connection: Any = self
-        with self._answered(), connection.connection.cursor() as cursor:
+        with self.answered(), connection.connection.cursor() as cursor:
             cursor.execute(INTRODUCTION)
             pid, lock, statement = cursor.fetchone()
             self._milliseconds = (_lesser(lock, self.limits.lock), _lesser(statement, self.limits.statement * AHEAD))
@@ -117,7 +117,7 @@ class OwnConnection:
 
     def _execute_within_limits(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         connection: Any = self
-        with self._answered():
+        with self.answered():
             if self.is_direct or self._is_limited:
                 return execute(sql, params, many, context)
             if not connection.in_atomic_block:  # for this statement alone
@@ -135,7 +135,7 @@ class OwnConnection:
         self._is_limited = True
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
+    def answered(self) -> Iterator[None]:
         """Let the watch of the process hang up if what is done here is not done in time."""
         outer, self._answer_by = self._answer_by, time.monotonic() + self.limits.statement
         try:
@@ -144,21 +144,21 @@ class OwnConnection:
             self._answer_by = outer
 
     def is_usable(self) -> bool:
-        with self._answered():
+        with self.answered():
             usable: bool = super().is_usable()  # type: ignore[misc]
         return usable
 
     def _set_autocommit(self, autocommit: bool) -> None:
         self._is_limited = False
-        with self._answered():
+        with self.answered():
             super()._set_autocommit(autocommit)  # type: ignore[misc]
 
     def _commit(self) -> None:
-        with self._answered():
+        with self.answered():
             super()._commit()  # type: ignore[misc]
 
     def _rollback(self) -> None:
-        with self._answered():
+        with self.answered():
             super()._rollback()  # type: ignore[misc]
 
 

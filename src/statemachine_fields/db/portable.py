@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, NextDue, Recovered, Wanted
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import Dialect, LockedRow, RowWriteKind, SelectedWritten
@@ -147,6 +147,20 @@ class Portable(Dialect):
             )
             found += [key for (key,) in cursor.fetchall()]
         return found
+
+    def next_due(self, connection: Any, table: Table, states: Sequence[str]) -> NextDue:
+        names = table.quoted(connection)
+        first = "SELECT {next_at} FROM {name} WHERE {status} = %s AND {next_at} {when} %s ORDER BY {next_at} LIMIT 1"
+        with connection.cursor() as cursor:
+            make_ready(connection)  # the text may have been made for another
+            now = self._now(cursor, connection)
+            found: dict[str, list[Any]] = {"<=": [], ">": []}
+            for when, times in found.items():
+                for state in states:  # each a step into the index
+                    cursor.execute(first.format(**names, when=when), (state, now))
+                    times += [time for (time,) in cursor.fetchall()]
+        later = [-self._age(time, now, table, connection) for time in found[">"]]
+        return NextDue(bool(found["<="]), min(later, default=None))
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
         effect = RECOVER if left.is_crash else UNCLAIM

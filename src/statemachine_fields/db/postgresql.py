@@ -15,6 +15,7 @@ from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
 from statemachine_fields.db.postgresql_text import TERMS, TYPES, names_of
+from statemachine_fields.db.postgresql_wakeups import PostgreSQLWakeups
 
 #: serialization_failure, deadlock_detected, lock_not_available
 CONFLICTS = ("40001", "40P01", "55P03")
@@ -99,7 +100,7 @@ LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO
 NUMBERS = (models.AutoField, models.BigAutoField, models.IntegerField, models.BigIntegerField)
 
 
-class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions):
+class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
     """A single statement for each write, in or out of a transaction, with no savepoint. Any number of processes."""
 
     is_one_statement = True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared
-from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, NextDue, Recovered, Wanted
 from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
 from statemachine_fields.db.postgresql_text import TERMS, names_of
@@ -60,6 +60,18 @@ FREED = """
          WHERE {key} = ANY(ARRAY(SELECT key FROM left_open)) RETURNING 1)
     SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked)"""
 
+# Two steps into the index for each state: to its first row, which is due if any is, held ones included, and to the first that is
+# not due yet. min() over all states would read everything that waits.
+NEXT_DUE = """
+    SELECT coalesce(bool_or(first.at <= statement_timestamp()), false),
+           (extract(epoch FROM min(later.at)) - extract(epoch FROM statement_timestamp()))::float8
+      FROM unnest(%s::text[]) AS wanted (state)
+      LEFT JOIN LATERAL (
+        SELECT {next_at} AS at FROM {name} WHERE {status} = wanted.state ORDER BY {next_at} LIMIT 1) AS first ON true
+      LEFT JOIN LATERAL (
+        SELECT {next_at} AS at FROM {name} WHERE {status} = wanted.state AND {next_at} > statement_timestamp()
+         ORDER BY {next_at} LIMIT 1) AS later ON true"""
+
 #: How many rows of a state to look at first, and how many times as many if there are held ones among the last of them.
 FIRST_WALK, LONGER_WALK, LONGEST_WALK = 16, 8, 1_000_000
 
@@ -79,6 +91,10 @@ class PostgreSQLClaims:
         text = due_text(table, wanted, connection, lock="")
         # As the server has them: they go back as they came.
         return [row[0] for row in prepared.run(connection, text, due_values(table, wanted, connection))]
+
+    def next_due(self, connection: Any, table: Table, states: Sequence[str]) -> NextDue:
+        ((is_any, seconds),) = prepared.run(connection, NEXT_DUE.format(**table.quoted(connection)), ([*states],))
+        return NextDue(is_any, seconds)
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
         names = names_of(table, connection)

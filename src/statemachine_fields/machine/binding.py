@@ -66,6 +66,8 @@ class Binding(ScheduleQuestions[M]):
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
         self.plans: dict[tuple[Any, ...], Plan] = {}
+        #: Of wake-ups, by queue.
+        self.gates: dict[str, int] = {}
         self.audit_model = build_audit_model(self)
         #: What people see of it.
         self.face = BoundMachine(self)

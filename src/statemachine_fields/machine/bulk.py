@@ -25,6 +25,7 @@ from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.schedule.policy import plain
+from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.signals import transition_rejected
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class BulkTransitioner(Generic[M]):
         done = self.dialect.write_selected(self.connection, self.bound.table, ENTER, write, sql, params)
         self.result.moved += done.moved
         converters = compiler.get_converters([compiler.select[0][0]])
+        self._wake(done.moved)
         *refused, last = compiler.apply_converters([[key] for key, _status in done.refused] + [[done.last]], converters)
         self._refuse((key, status) for [key], (_key, status) in zip(refused, done.refused, strict=True))
         return Done(done.seen, last[0])
@@ -143,9 +145,14 @@ class BulkTransitioner(Generic[M]):
                 moving.update(**changes, **{field.name: value for field, value in self._auto_now()})
                 moved = moving.order_by("pk").values_list("pk", names.sequence, names.changed_at)
                 self._record(going, list(moved))
+                self._wake(len(going))
         self.result.moved += len(going)
         self._refuse((key, status) for key, status in found if key not in going)
         return Done(len(found), found[-1][0] if found else None)
+
+    def _wake(self, moved: int) -> None:
+        if moved:
+            wake(self.bound, self.connection, self.to_status, self.delay)
 
     def _record(self, going: Mapping[Any, str], moved: Sequence[tuple[Any, int, Any]]) -> None:
         all_rows(self.bound.transition_model, self.using).bulk_create(

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from django.db import models, router, transaction
+from django.db import connections, models, router, transaction
 
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import INSERTED
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.initial_records import newest_records
 from statemachine_fields.schedule.columns import given_time
+from statemachine_fields.schedule.wakeups import seconds_until, wake
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -121,6 +122,7 @@ def _hook_save_table(model: type[models.Model]) -> None:
             if bound.model is table:
                 if bound.names.sequence in inserted:
                     _record_beginning(self, bound, using, has_key)
+                    _wake(self, bound, using)
                 elif may_exist:
                     bound.sync_with_row(self, using)
         return updated
@@ -146,6 +148,16 @@ def _record_beginning(instance: models.Model, bound: Binding[Any], using: str, h
     if number:
         first = (key, getattr(instance, names.status), getattr(instance, names.changed_at))
         bound.record_first([first], using, number)
+
+
+def _wake(instance: models.Model, bound: Binding[Any], using: str) -> None:
+    """Tell workers of a new row that is due, or will be soon."""
+    if not bound.is_timed:
+        return
+    names, data = bound.names, vars(instance)
+    status = getattr(instance, names.status)
+    seconds = seconds_until(data[names.next_at]) if data[names.next_at_pinned] else bound.entry_delay(status)
+    wake(bound, connections[using], status, seconds)
 
 
 def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[Binding[Any]]:

@@ -1,4 +1,5 @@
-"""Who else is concerned when a row is saved: what decides whether our own statement may stand for a `save()`."""
+"""Who else is concerned when a row is saved: what decides whether our own statement may stand for a `save()`. And what
+those are told who hear of moves."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from django.db.models.query_utils import DeferredAttribute
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 from django.dispatch import Signal
 
+from statemachine_fields.exceptions import ConcurrentTransition, InvalidStateTransition
 from statemachine_fields.machine.assignments import StatusAttribute
+from statemachine_fields.machine.context import loaded
 from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields, is_refreshed_apart
-from statemachine_fields.signals import post_transition, pre_transition, transition_committed
+from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -94,3 +97,33 @@ def is_made_plainly(model: type[models.Model]) -> bool:
     """Say whether making an instance does nothing but fill it."""
     heard = is_heard(pre_init, model) or is_heard(post_init, model)
     return model.__init__ is models.Model.__init__ and not heard
+
+
+def told(
+    bound: Binding[Any],
+    instance: models.Model,
+    from_status: str | None,
+    to_status: str,
+    metadata: str,
+    using: str,
+) -> dict[str, Any]:
+    """Return what every signal says."""
+    return {
+        "sender": bound.model,
+        "machine": bound.face,
+        "instance": instance,
+        "from_status": from_status,
+        "to_status": to_status,
+        "metadata": loaded(metadata),
+        "using": using,
+    }
+
+
+def tell_rejection(
+    error: BaseException, bound: Binding[Any], instance: models.Model, to_status: str, metadata: str, using: str
+) -> None:
+    """Tell of a move that was refused, if that is what the error says."""
+    if isinstance(error, InvalidStateTransition | ConcurrentTransition):
+        from_status = getattr(error, "from_status", None)
+        facts = told(bound, instance, from_status, to_status, metadata, using)
+        transition_rejected.send_robust(**facts, error=error)

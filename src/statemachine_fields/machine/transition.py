@@ -17,8 +17,10 @@ from django.db.models.base import ModelState
 
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
+from statemachine_fields.machine.listeners import tell_rejection
 from statemachine_fields.machine.plan import plan_for
-from statemachine_fields.machine.transitioner import Transitioner, conflict_behind, tell_rejection
+from statemachine_fields.machine.transitioner import Transitioner, conflict_behind
+from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -68,6 +70,8 @@ def transition(
         _put_back(data, before)
         return Transitioner(bound, instance, to_status, metadata, routed=using, facts=facts, is_tried=True).run()
     plan.bring_up(instance, to_status, moved)
+    if plan.schedule is not None:
+        wake(bound, connection, to_status, *plan.delays[to_status])
     audit: Any = bound.audit_model
     made: Any = audit.__new__(audit)  # what __init__() would do, were it not asked so often
     its_state: Any = ModelState()

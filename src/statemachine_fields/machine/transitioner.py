@@ -17,7 +17,6 @@ from statemachine_fields.db.dialect import LockedRow, dialect_for
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
-    InvalidStateTransition,
     LeaseLost,
     RowMissing,
     StateMachineError,
@@ -25,11 +24,12 @@ from statemachine_fields.exceptions import (
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept, newest_records
-from statemachine_fields.machine.listeners import is_heard
+from statemachine_fields.machine.listeners import is_heard, tell_rejection, told
 from statemachine_fields.machine.pending import Pending, not_saved, undone, watch
 from statemachine_fields.machine.plan import Plan, plan_for
 from statemachine_fields.machine.updates import Updates, is_expression
-from statemachine_fields.signals import post_transition, pre_transition, transition_committed, transition_rejected
+from statemachine_fields.schedule.wakeups import wake
+from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -251,7 +251,7 @@ class Transitioner(Generic[M]):
         plan, records = self.plan, self._records
         given: tuple[Any, ...] = (self.to_status,) if plan.moves else ()
         if plan.schedule is not None:
-            given += plan.delays[self.to_status] if self.lease is None else (self.given_delay,)
+            given += (self._delay,)
         compared: tuple[Any, ...] = (from_status,)
         if isinstance(self.expected, int):
             compared += (self.expected,)
@@ -262,6 +262,11 @@ class Transitioner(Generic[M]):
             record = (self.record_id, from_status, self.to_status, self.metadata, *(self.extras or ()))
         write, key = plan.write(self.connection, self.columns, records), self.bound.key_of(self.instance)
         return self._ask(lambda: write(self.connection, key, (*given, *self.values), compared, record))
+
+    @property
+    def _delay(self) -> float | None:
+        """In how many seconds the row is due; None for never."""
+        return self.bound.entry_delay(self.to_status) if self.lease is None else self.given_delay
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Ask the database; a conflict it gives up on is told as ConcurrentTransition."""
@@ -298,6 +303,7 @@ class Transitioner(Generic[M]):
             )
         if is_heard(post_transition, bound.model):
             post_transition.send(**self._told(self.from_status), transition=transition)
+        wake(bound, self.connection, self.to_status, self._delay)
         return transition
 
     def _load_record(self, moved: tuple[Any, ...]) -> StateTransition[M]:
@@ -354,36 +360,6 @@ class Transitioner(Generic[M]):
                 place.update(values)
 
         return restore
-
-
-def told(
-    bound: Binding[Any],
-    instance: models.Model,
-    from_status: str | None,
-    to_status: str,
-    metadata: str,
-    using: str,
-) -> dict[str, Any]:
-    """Return what every signal says."""
-    return {
-        "sender": bound.model,
-        "machine": bound.face,
-        "instance": instance,
-        "from_status": from_status,
-        "to_status": to_status,
-        "metadata": loaded(metadata),
-        "using": using,
-    }
-
-
-def tell_rejection(
-    error: BaseException, bound: Binding[Any], instance: models.Model, to_status: str, metadata: str, using: str
-) -> None:
-    """Tell of a move that was refused, if that is what the error says."""
-    if isinstance(error, InvalidStateTransition | ConcurrentTransition):
-        from_status = getattr(error, "from_status", None)
-        facts = told(bound, instance, from_status, to_status, metadata, using)
-        transition_rejected.send_robust(**facts, error=error)
 
 
 def conflict_behind(

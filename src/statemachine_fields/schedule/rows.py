@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from django.db import models, router
+from django.db import connections, models, router
 from django.db.models import Q
 
 from statemachine_fields.db.clock import DatabaseClock, StatementClock, read_instant
@@ -16,6 +16,7 @@ from statemachine_fields.db.effects import RELEASE, RESUME, RUN_AT, Effect
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
 from statemachine_fields.schedule.columns import nothing_is_due
+from statemachine_fields.schedule.wakeups import seconds_until, wake
 
 if TYPE_CHECKING:
     from statemachine_fields.db.columns import Names
@@ -42,7 +43,7 @@ class RowSchedule(Generic[M]):
         instant = DatabaseClock() if when is None else read_instant(when, "when")
         runnable = self.bound.states_that_run()
         rows = self._row.filter(self.bound.free_condition(), **{f"{self.names.status}__in": runnable})
-        changed, owner = 0, ""
+        changed, status, owner = 0, "", ""
         while not (changed or owner):  # a lease may end after it was in our way, and before we have seen whose it was
             changed = rows.update(**self._changes(RUN_AT, next_at=instant))
             status, owner = self._reload()
@@ -50,6 +51,7 @@ class RowSchedule(Generic[M]):
                 raise nothing_is_due(self.instance, status, "Move the row")
         if not changed:
             raise RowLeased(row_label(self.instance), owner, "run_at")
+        self._wake(status, 0.0 if when is None else seconds_until(when))
 
     def release(self) -> bool:
         """Take the row away from the worker that held it when the instance was loaded."""
@@ -59,15 +61,22 @@ class RowSchedule(Generic[M]):
             f"{names.lease_expires_at}__isnull": False,
         }
         changed = self._row.filter(**held).update(**self._changes(RELEASE))
-        self._reload()
+        status, _owner = self._reload()
+        if changed:
+            self._wake(status)
         return bool(changed)
 
     def resume(self) -> bool:
         """Put a parked row back on the clock, with all its tries before it."""
         runnable = {f"{self.names.status}__in": self.bound.states_that_run()}
         changed = self._row.filter(self.bound.parked_condition(), **runnable).update(**self._changes(RESUME))
-        self._reload()
+        status, _owner = self._reload()
+        if changed:
+            self._wake(status)
         return bool(changed)
+
+    def _wake(self, status: str, seconds: float = 0.0) -> None:
+        wake(self.bound, connections[self.using], status, seconds)
 
     def _changes(self, effect: Effect, **given: Any) -> dict[str, Any]:
         return effect.as_update(self.names, self.bound.table.columns, **given)

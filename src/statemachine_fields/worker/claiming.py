@@ -4,6 +4,9 @@ It claims enough that no thread waits, and no more than can soon be run: what is
 run again if this one dies, so no row is claimed that would wait for more than a moment. Rows that a worker may have died of are
 claimed few at a time, at first one: if it was theirs to blame, few share it, and if not, they are soon done. A machine that cannot
 be claimed from, or a database that is away, is left alone for a while, and all else goes on.
+
+A lane in which nothing is left is looked at again when its next row is due, when somebody says that one is (see `wakeups.py`), and
+after `POLL_SECONDS` at the latest.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError
 
 from statemachine_fields.db.claims import Left
 from statemachine_fields.db.dialect import is_connection_error, is_scarcity
+from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.connections import Backoff, OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.digest import cause_of
@@ -27,17 +31,10 @@ from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.outcomes import Events, RowOutcome
+from statemachine_fields.worker.prefetch import LookTimer, Prefetch
 
 logger = logging.getLogger("statemachine_fields.worker")
 
-#: A claim that was used up within this many seconds was too small; one that lasted longer than the other was too large.
-TOO_SOON, TOO_LATE = 0.5, 2.0
-#: How long a row that was claimed ahead is to wait for a handler's end, at most, by how long those before it ran.
-AHEAD_SECONDS = 0.25
-#: How much the last handler's time counts for how long they run.
-WEIGHT = 0.3
-#: How many suspects at most are claimed together.
-MOST_SUSPECTS = 256
 #: Handlers that take less long, in seconds, are all the same to who decides how much is claimed ahead.
 QUICK = 0.001
 #: Seconds between two looks for rows that were left behind, while there are none.
@@ -46,75 +43,6 @@ SUSPECTS_EVERY = 5.0
 ASK_ANYWAY = 6
 #: How long a worker that is to stop when nothing is due waits for what it cannot claim.
 ONCE_SECONDS = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class Prefetch:
-    """How much to claim of one lane."""
-
-    least: int
-    most: int
-    size: int = 0
-    #: Whether the last claim found less than it asked for, so that the next look can wait for the poll.
-    exhausted: bool = False
-    claimed_at: float = 0.0
-    was_full: bool = False
-    was_empty: bool = False
-    has_grown: bool = False
-    suspects_at: float = field(default_factory=time.monotonic)
-    suspects_left: bool = False
-    has_looked_for_suspects: bool = False
-    #: How many suspects to claim together: more each time that nobody has died of some.
-    suspects: int = 1
-    #: How long handlers run, of late, in seconds; None while none has ended.
-    mean: float | None = None
-
-    def __post_init__(self) -> None:
-        self.least = min(self.least, self.most)
-        self.size = min(self.least * 2, self.most)
-
-    def ran(self, seconds: float) -> None:
-        """Learn from a handler that has ended."""
-        self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * WEIGHT
-
-    def room(self, waiting: int, free: int) -> int:
-        """Return how many rows to claim while so many wait: none until half of them are gone.
-
-        :param free: how many handlers could begin at once.
-        """
-        ahead = 0.0 if self.mean is None else self.least * AHEAD_SECONDS / max(self.mean, 1e-6)
-        size = int(min(self.size, max(free, ahead)))
-        return size - waiting if waiting <= size // 2 else 0
-
-    def claimed(self, asked: int, got: int) -> None:
-        """Learn from a claim."""
-        now = time.monotonic()
-        if self.has_grown:  # this claim fills what was added, at once: it says nothing of how soon rows are used up
-            self.has_grown = False
-        elif self.was_full:
-            lasted = now - self.claimed_at
-            if lasted < TOO_SOON:
-                self.has_grown = self.size < self.most
-                self.size = min(self.size * 2, self.most)
-            elif lasted > TOO_LATE:
-                self.size = max(self.size // 2, self.least)
-        self.was_full, self.was_empty = got == asked, not got
-        self.exhausted = got < asked
-        self.claimed_at = now
-
-    def wants_suspects(self, every: float) -> bool:
-        """Say whether to look for rows that were left behind. A new process has others to run first: if it dies of one, as
-        those before it did, it has done something until then."""
-        if self.suspects_left or (self.was_empty and not self.has_looked_for_suspects):
-            return True
-        return time.monotonic() - self.suspects_at >= every
-
-    def claimed_suspects(self, got: int) -> None:
-        if self.suspects_left:  # those of the last time have an outcome by now
-            self.suspects = min(self.suspects * 2, MOST_SUSPECTS)
-        self.has_looked_for_suspects = True
-        self.suspects_at = time.monotonic()
-        self.suspects_left = got > 0
 
 
 @dataclass(eq=False)
@@ -134,6 +62,7 @@ class ClaimLoop:
     def __post_init__(self) -> None:
         lanes, options, digest = self.lanes, self.options, self.events.digest
         self.prefetches = {lane: Prefetch(self._at_once(lane), options.batch_size) for lane in lanes}
+        self.timers = {lane: LookTimer(options.poll_seconds) for lane in lanes}
         self.claimed_rows = 0
         #: Set when nothing is due and the worker is to stop then.
         self.is_drained = threading.Event()
@@ -144,6 +73,10 @@ class ClaimLoop:
         #: Called when the process has taken as many rows as it may, and with rows that came too late, as it stops.
         self.on_full: Callable[[], None] = lambda: None
         self.on_late: Callable[[list[Lease]], None] = lambda leases: None
+        #: The databases of which somebody tells us if a row becomes due, and what is called with the lanes that could take rows
+        #: and have none, before waiting for some.
+        self.listened: set[str] = set()
+        self.on_rest: Callable[[list[Lane]], None] = lambda lanes: None
         self._reconnects = {lane.using: Reconnect("claimer", lane.using, digest) for lane in lanes}
         self._troubles = {lane: Backoff(most=options.lease_seconds, first=0.1) for lane in lanes}
         #: Lanes with a claim whose answer was lost, and until when the server may still be at it.
@@ -165,16 +98,25 @@ class ClaimLoop:
             turn += 1
             was_done = self.inflight.is_empty()  # before we look: what is written meanwhile may be due again
             start = turn % len(self.lanes)
-            got = sum(self._claim_lane(lane) for lane in (*self.lanes[start:], *self.lanes[:start]))
+            lanes = [lane for lane in (*self.lanes[start:], *self.lanes[:start]) if self._has_turn(lane)]
+            got = sum(self._claim_lane(lane) for lane in lanes)
             if self.options.max_rows and self.claimed_rows >= self.options.max_rows:
                 self.on_full()
             elif not got and self.options.once and was_done and self._is_looked_through():
                 self.is_drained.set()
             elif not any(self._is_hungry(lane) for lane in self.lanes):
-                is_idle = self.options.once and not self.inflight.held
-                self.inflight.wake.wait(0.05 if is_idle else self.options.poll_seconds)
-                for prefetch in self.prefetches.values():
-                    prefetch.exhausted = False
+                self._rest()
+
+    def _rest(self) -> None:
+        """Wait until there may be something to claim."""
+        if self.options.once:
+            self.inflight.wake.wait(self.options.poll_seconds if self.inflight.held else 0.05)
+            for timer in self.timers.values():
+                timer.now()
+            return
+        can_take = [lane for lane in self.lanes if self._is_open(lane) and self._room(lane) > 0]
+        self.on_rest([lane for lane in can_take if not self.timers[lane].is_paced])
+        self.inflight.wake.wait(min([self.options.poll_seconds, *(self.timers[lane].left for lane in can_take)]))
 
     def end(self) -> None:
         """Give back what was leased by claims whose answer was lost, for as long as the server may still be at one."""
@@ -191,19 +133,29 @@ class ClaimLoop:
 
     def look_again(self, lane: Lane) -> None:
         """Claim at once what became due by what was written."""
-        for other in self.lanes:
-            if other.bound is lane.bound:
-                self.prefetches[other].exhausted = False
+        self._become_due(lane, None, 1, 0.0)
         self.inflight.wake.set()
 
     def on_written(self, outcomes: list[RowOutcome]) -> None:
-        """Claim at once what became due by what was written."""
+        """Claim what became due by what was written, at once or as soon as it is, or let others do it."""
+        soon: dict[tuple[Lane, str | None], tuple[int, float]] = {}
         for outcome in outcomes:
-            if outcome.is_due:
-                self.look_again(outcome.lease.lane)
-                return
-        if self.options.once and not self.inflight.held:
+            seconds = outcome.due_in
+            if seconds is not None and seconds <= self.options.poll_seconds:
+                number, least = soon.get((outcome.lease.lane, outcome.due_state), (0, seconds))
+                soon[outcome.lease.lane, outcome.due_state] = number + 1, min(least, seconds)
+        for (lane, state), (number, seconds) in soon.items():
+            self._become_due(lane, state, number, seconds)
+        if soon or (self.options.once and not self.inflight.held):
             self.inflight.wake.set()
+
+    def _become_due(self, lane: Lane, state: str | None, number: int, seconds: float) -> None:
+        """Hear of rows that are due in a state now or soon."""
+        ours = [each for each in self.lanes if each.is_of(lane) and (state is None or state in each.schedules)]
+        for each in ours:
+            self.timers[each].due_in(seconds) if seconds else self.timers[each].now()
+        if state is not None and (self.stopping.is_set() or number > sum(map(self._room, ours))):
+            wake(lane.bound, lane.connection, state, seconds)
 
     def on_ran(self, lease: Lease) -> None:
         """Learn how long handlers run."""
@@ -211,19 +163,29 @@ class ClaimLoop:
         if prefetch.mean is None or lease.seconds > QUICK or prefetch.mean > QUICK:
             prefetch.ran(lease.seconds)
 
+    def on_stalled(self, lanes: Iterable[Lane]) -> None:
+        """Claim no more ahead of lanes whose rows had to wait, until handlers end sooner."""
+        for lane in lanes:
+            self.prefetches[lane].stalled()
+
     def on_idle(self) -> None:
         """Claim more if a thread has nothing to do, and there may be something."""
-        if not self.inflight.wake.is_set() and not all(each.exhausted for each in self.prefetches.values()):
+        if not self.inflight.wake.is_set() and any(timer.is_over for timer in self.timers.values()):
             self.inflight.wake.set()
 
     def on_low(self, lane: Lane, left: int) -> None:
         """Claim more if there are but few rows of a lane left."""
-        prefetch = self.prefetches[lane]
-        if left <= prefetch.size // 2 and not prefetch.exhausted and not self.inflight.wake.is_set():
+        if left <= self.prefetches[lane].size // 2 and not self.inflight.wake.is_set() and self.timers[lane].is_over:
             self.inflight.wake.set()
 
+    def _has_turn(self, lane: Lane) -> bool:
+        """Say whether to look at a lane now, or to see to what was left behind in it."""
+        if self.options.once or lane in self._unheard or lane in self._bereaved or self._is_hungry(lane):
+            return True
+        return not self.inflight.suspects and self.prefetches[lane].wants_suspects(SUSPECTS_EVERY)
+
     def _is_hungry(self, lane: Lane) -> bool:
-        return self._is_open(lane) and not self.prefetches[lane].exhausted and self._room(lane) > 0
+        return self._is_open(lane) and self.timers[lane].is_over and self._room(lane) > 0
 
     def _room(self, lane: Lane) -> int:
         """Return how many rows of a lane to claim."""
@@ -250,7 +212,7 @@ class ClaimLoop:
         if self.stopping.is_set() or not self._is_open(lane):
             return 0
         before = self.claimed_rows
-        self._contained(lane, self._claim_all)
+        self._contained(lane, self._claim_all if self._knows_of_rows(lane) else self._look)
         return self.claimed_rows - before
 
     def _contained(self, lane: Lane, act: Callable[[Lane], bool]) -> None:
@@ -282,6 +244,23 @@ class ClaimLoop:
                 reconnect.found()
                 trouble.succeeded()
 
+    def _knows_of_rows(self, lane: Lane) -> bool:
+        """Say whether there may well be something to claim or to take back, so that it need not be asked first."""
+        is_told = not self.timers[lane].asks_first or self.prefetches[lane].suspects_left
+        return is_told or self.options.once or lane in self._unheard or lane in self._bereaved
+
+    def _look(self, lane: Lane) -> bool:
+        """Ask whether any row is due, which costs less than a claim and locks nothing, and claim if so. Rows that somebody
+        holds, or has left behind, are due as well."""
+        self.timers[lane].begin()
+        found = lane.next_due()
+        self.timers[lane].sleep(found.seconds)
+        if found.is_any:
+            self._claim_all(lane)
+        else:
+            self.prefetches[lane].suspects_at = time.monotonic()
+        return True
+
     def _claim_all(self, lane: Lane) -> bool:
         has_asked = False
         if lane in self._unheard:
@@ -290,8 +269,11 @@ class ClaimLoop:
             has_asked = self._take_back_from_the_dead(lane)
         prefetch, room = self.prefetches[lane], self._room(lane)
         if room > 0:
-            prefetch.claimed(room, self._put(lane, self.claimer.take_around(lane, room)))
+            self.timers[lane].begin()
+            got = self._put(lane, self.claimer.take_around(lane, room))
+            prefetch.claimed(room, got)
             self._put(lane, self.claimer.take_aside(lane))
+            self._set_timer(lane, room, got)
             has_asked = True
         if not self.inflight.suspects and prefetch.wants_suspects(SUSPECTS_EVERY) and not self.stopping.is_set():
             # One that shares a death with the others of its batch must still have a try left, which it has alone.
@@ -299,6 +281,16 @@ class ClaimLoop:
             prefetch.claimed_suspects(self._take_suspects(lane, most))
             has_asked = True
         return has_asked
+
+    def _set_timer(self, lane: Lane, asked: int, got: int) -> None:
+        """Decide when to look again after a claim."""
+        timer = self.timers[lane]
+        if got == asked:
+            timer.go_on()
+        elif lane.using in self.listened and (got if timer.is_paced else timer.looked()):
+            timer.pace()
+        elif timer.is_over:  # else it was asked before the claim
+            timer.sleep(None if self.options.once else lane.next_due().seconds)
 
     def _take_suspects(self, lane: Lane, limit: int) -> int:
         """Take back what was left behind, and claim some of it, the rows that more than one worker died of one by one."""

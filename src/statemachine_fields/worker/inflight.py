@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.outcomes import RowOutcome
 
+#: A row that was claimed ahead is given back after so many seconds, if no handler has begun for so long: another process may
+#: have time for it.
+KEPT_WAITING, STALLED = 0.12, 0.1
 #: How long an outcome waits for others to be written with, while there are more to come.
 LINGER = 0.005
 
@@ -126,6 +129,19 @@ class Buffer:
             if self._sleepers[is_async]:
                 free.notify_all()
 
+    def take_back(self, *, is_async: bool) -> list[Lease]:
+        """Take out the rows that have waited for a thread, or for the event loop, for too long."""
+        latest, left = time.monotonic() - KEPT_WAITING, []
+        for rows in self._rows[is_async].values():
+            late = {lease for lease in list(rows) if lease.claimed_at < latest}
+            for _ in range(len(rows) if late else 0):
+                try:
+                    lease = rows.popleft()
+                except IndexError:  # a thread that needs no lock was quicker
+                    break
+                (left if lease in late else rows).append(lease)
+        return left
+
     def close(self) -> list[Lease]:
         """Hand out no more, wake every thread, and return the rows that nobody took."""
         with self._free[False]:
@@ -226,6 +242,16 @@ class InFlight:
             self._again = [entry for entry in self._again if entry[0] > now]
         return [late for lease in due for late in self.buffer.put(lease.lane, [lease])]
 
+    def take_back_the_waiting(self) -> list[Lease]:
+        """Take out rows that wait while those that run do not end, and return them."""
+        left: list[Lease] = []
+        running, now = list(self.running), time.monotonic()
+        for is_async in (False, True):
+            begun = [lease.started_at or now for lease in running if lease.is_async is is_async]
+            if begun and max(begun) < now - STALLED:
+                left += self.buffer.take_back(is_async=is_async)
+        return left
+
     def close(self) -> list[Lease]:
         """Start no more, and return the rows that have not."""
         with self._lock:
@@ -237,4 +263,4 @@ class InFlight:
         return dict(Counter(lease.lane.queue for lease in list(self.running) if not lease.is_stopped))
 
     def of_machine(self, lane: Lane) -> list[Lease]:
-        return [lease for lease in list(self.held) if lease.lane.bound is lane.bound and lease.lane.using == lane.using]
+        return [lease for lease in list(self.held) if lease.lane.is_of(lane)]

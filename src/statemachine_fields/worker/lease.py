@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, models, router
 from django.dispatch import Signal
 
-from statemachine_fields.db.claims import Claimed, Left, Recovered, Wanted
+from statemachine_fields.db.claims import Claimed, Left, NextDue, Recovered, Wanted
 from statemachine_fields.db.dialect import Dialect, dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, UNCLAIM, Effect
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
@@ -58,6 +58,10 @@ class Lane:
     def label(self) -> str:
         return str(self.bound)
 
+    def is_of(self, other: Lane) -> bool:
+        """Say whether both have rows of the same table."""
+        return self.bound is other.bound and self.using == other.using
+
     @property
     def connection(self) -> Any:
         """The connection of the calling thread."""
@@ -76,6 +80,10 @@ class Lane:
     def candidates(self, wanted: Wanted) -> list[Any]:
         """Return the keys of rows that such a claim would take, as the database has them, and lock none."""
         return self.dialect.candidates(self.connection, self.bound.table, wanted)
+
+    def next_due(self) -> NextDue:
+        """Say whether any row is due, free or held, and when the next one is."""
+        return self.dialect.next_due(self.connection, self.bound.table, self.states)
 
     def recover(self, left: Left) -> Recovered:
         """Take back what was left behind."""
@@ -206,6 +214,8 @@ class Lease:
     #: By `now()`: until when nobody else can have the row. Extended by heartbeats.
     trusted_until: float
     is_lost: bool = False
+    #: By the monotonic clock.
+    claimed_at: float = field(default_factory=time.monotonic)
     #: That its handler's time was up, or the process's: what it still says is not heard.
     is_stopped: bool = False
     #: When its handler began, and by when it has to be done.

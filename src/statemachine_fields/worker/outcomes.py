@@ -57,8 +57,6 @@ class RowOutcome:
     write: ClassVar[Write]
     #: Whether there is always something to report; else only if there was an error.
     is_news: ClassVar[bool] = False
-    #: Whether its row may be due at once where it is then.
-    is_due: ClassVar[bool] = False
     #: Whether it leaves a record, which tells afterwards that it was written.
     is_recorded: ClassVar[bool] = False
     #: Whether it is only what an instance says, which may not know that a transaction was undone.
@@ -81,6 +79,16 @@ class RowOutcome:
 
     def __str__(self) -> str:
         return self.words
+
+    @property
+    def due_in(self) -> float | None:
+        """In how many seconds its row is due where it is then; None for never, or not soon."""
+        return None
+
+    @property
+    def due_state(self) -> str | None:
+        """The state that it is due in then; None if that is not known."""
+        return self.lease.status
 
     def way(self, is_watched: bool) -> Write:
         """Return how it is written.
@@ -145,8 +153,12 @@ class Transitioned(RowOutcome):
         return f"move to {self.to_status!r}"
 
     @property
-    def is_due(self) -> bool:  # type: ignore[override]
-        return self.delay == 0
+    def due_in(self) -> float | None:
+        return self.delay
+
+    @property
+    def due_state(self) -> str | None:
+        return self.to_status
 
     def way(self, is_watched: bool) -> Write:
         if is_watched:
@@ -171,6 +183,10 @@ class Stayed(RowOutcome):
     _: KW_ONLY
     #: In how many seconds it is due; with None only its horizon counts.
     delay: float | None = None
+
+    @property
+    def due_in(self) -> float | None:
+        return self.delay
 
     @property
     def horizon(self) -> float | None:
@@ -222,6 +238,10 @@ class Released(RowOutcome):
 
     kind, words = "released", "release"
 
+    @property
+    def due_in(self) -> float | None:
+        return 0.0
+
     def way(self, is_watched: bool) -> Write:
         return UNCLAIM if self.lease.started_at is None else RELEASE  # which was a try, or none
 
@@ -248,7 +268,15 @@ class TransitionedItself(RowOutcome):
 
     kind, words, write = "settled_itself", "move of its own", CONFIRM
     counted_as = Transitioned.kind
-    is_due = is_recorded = is_hearsay = True
+    is_recorded = is_hearsay = True
+
+    @property
+    def due_in(self) -> float | None:
+        return 0.0
+
+    @property
+    def due_state(self) -> str | None:
+        return None
 
     def report(self, digest: Digest) -> None:
         text = "%s: its handler moved it from %r and then raised. The move stands. %s"

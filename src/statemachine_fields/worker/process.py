@@ -11,12 +11,14 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import django
 from django.db import DatabaseError, InterfaceError, connections, router
 
 from statemachine_fields.worker.options import WorkerOptions
+from statemachine_fields.worker.wires import Wires
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.runner import Runner
@@ -57,19 +59,28 @@ class Orders:
     hurry: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Pipes:
+    """What a process is connected with: the supervisor, to which it reports and whose orders it hears, and the listener."""
+
+    reports: Any
+    orders: Any
+    wires: Wires | None = None
+
+
 def run_process(
     options: WorkerOptions,
-    pipe: Any,
-    orders_pipe: Any,
+    pipes: Pipes,
     supervisor: int,
+    slot: int,
     predecessor: str | None,
     is_first: bool,
     orders: Orders,
 ) -> None:
     """Work until told to stop, and exit.
 
-    :param pipe: where to report, and `orders_pipe`: where to listen.
     :param supervisor: the process that this one must not outlive for long.
+    :param slot: its place among the processes, which it shares with those that it replaces.
     :param predecessor: the name of a process that died and had leases.
     """
     signals = _Signals()
@@ -78,14 +89,17 @@ def run_process(
     from statemachine_fields.worker.runner import Runner
     from statemachine_fields.worker.watch import Watchdog
 
+    name_process("worker")
     gc.freeze()  # what is loaded now stays; the collector need not look at it again and again
     runner = Runner(lanes_for(options), options, predecessor=predecessor)
     signals.stop = runner.stopping
-    link = SupervisorLink(pipe, orders_pipe, supervisor, runner, orders)
+    link = SupervisorLink(pipes, supervisor, runner, orders)
     watchdog = Watchdog(runner, link.report)
     link.report()
     if is_first:
         threading.Thread(target=_compare_schedules, args=(runner,), daemon=True).start()
+    if pipes.wires is not None:
+        runner.listen(pipes.wires, slot)
     runner.start()
     while not runner.stopping.wait(TICK) and not runner.is_drained:
         watchdog.tick()
@@ -103,6 +117,12 @@ def run_process(
     logging.shutdown()
     # Threads may still run whose time was up; nothing but the end of the process stops them.
     os._exit(ENDED)
+
+
+def name_process(name: str) -> None:
+    """Let operators tell processes apart: `ps -o pid,comm`. Where the system has no place for it, nothing happens."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(f"sm-{name}")
 
 
 class _Signals:
@@ -125,9 +145,9 @@ class _Signals:
 class SupervisorLink:
     """The pipes to and from the supervisor."""
 
-    def __init__(self, pipe: Any, orders_pipe: Any, supervisor: int, runner: Runner, orders: Orders) -> None:
-        self.pipe = pipe
-        self.orders_pipe = orders_pipe
+    def __init__(self, pipes: Pipes, supervisor: int, runner: Runner, orders: Orders) -> None:
+        self.pipe = pipes.reports
+        self.orders_pipe = pipes.orders
         self.supervisor = supervisor
         self.runner = runner
         self._obey(orders)

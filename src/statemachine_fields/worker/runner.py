@@ -21,6 +21,7 @@ from statemachine_fields.worker.claiming import ClaimLoop
 from statemachine_fields.worker.commit import CommitLoop, CommitRouter, Committer
 from statemachine_fields.worker.connections import OwnConnections, close_connections
 from statemachine_fields.worker.coroutines import EventLoop
+from statemachine_fields.worker.ear import Ear
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.heartbeat import Heartbeat
 from statemachine_fields.worker.inflight import Buffer, InFlight
@@ -30,6 +31,7 @@ from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.outcomes import Events
 from statemachine_fields.worker.running import RunLoop
 from statemachine_fields.worker.statistics import StatisticsWriter
+from statemachine_fields.worker.wires import Wires
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -82,6 +84,12 @@ class Runner:
         self.inflight.buffer.on_idle = [self.commits.loops["committer"].outbox.flush, self.claiming.on_idle]
         self.inflight.buffer.on_low = self.claiming.on_low
 
+    def listen(self, wires: Wires, slot: int) -> None:
+        """Hear from the listener of rows that become due."""
+        ear = Ear(wires, slot, self.claiming, self.stopping)
+        self.claiming.on_rest = ear.tell
+        self._start("ear", ear.run)
+
     def _commit_loop(self, role: str) -> CommitLoop:
         aliases = {*self.aliases, *([router.db_for_write(RunStatistics)] if role == "housekeeper" else [])}
         committer, options = Committer(self.executor, self.events), self.options
@@ -127,6 +135,10 @@ class Runner:
     def tick(self) -> None:
         """Do what is to be done now and then: run rows again whose atomic handler met somebody else, for one."""
         self.running.give_back(self.inflight.run_those_due_again())
+        if waiting := self.inflight.take_back_the_waiting():
+            self.claiming.on_stalled({lease.lane for lease in waiting})
+            self.running.give_back(waiting)
+            self.commits.flush()
         self.commits.tick()
 
     def recycle(self, reason: str) -> None:

@@ -23,8 +23,9 @@ from typing import Any
 from django.db import connections
 
 from statemachine_fields.worker.digest import Digest
+from statemachine_fields.worker.listener import Listener
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.process import Orders, ProcessReport, run_process
+from statemachine_fields.worker.process import Orders, Pipes, ProcessReport, run_process
 
 logger = logging.getLogger("statemachine_fields.worker")
 digest = Digest(logger)
@@ -97,6 +98,7 @@ class Supervisor:
         # The parent has no threads, so forking is safe, and quick; where the system says otherwise, start afresh.
         self.context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.children: list[Child] = []
+        self.listener = Listener(self.context, options)
         self.gone: Counter[str] = Counter()
         self.signals = 0
         self.is_stopping = False
@@ -118,6 +120,7 @@ class Supervisor:
                 self._listen()
                 self._reap()
                 self._start_those_due()
+                self.listener.tick(self._close_connections)
                 self._watch()
                 self._give_orders()
                 self._show()
@@ -130,6 +133,7 @@ class Supervisor:
             if until is not None and time.monotonic() >= until:
                 until = None
                 self._stop(f"{self.options.run_for:g} seconds are over")
+        self.listener.stop()
         self._liveness(ended=True)
         self._say()
         return self.exit_code if self.signals < 2 else 1
@@ -148,7 +152,15 @@ class Supervisor:
         orders = Orders(self._running_in(start.slot))
         process = self.context.Process(  # type: ignore[attr-defined]  # of every kind of context
             target=run_process,
-            args=(self.options, theirs, theirs_to_hear, os.getpid(), start.predecessor, is_first, orders),
+            args=(
+                self.options,
+                Pipes(theirs, theirs_to_hear, self.listener.wires),
+                os.getpid(),
+                start.slot,
+                start.predecessor,
+                is_first,
+                orders,
+            ),
         )
         process.start()
         theirs.close()
@@ -271,6 +283,7 @@ class Supervisor:
 
     def _stop(self, reason: str) -> None:
         self.is_stopping = True
+        self.listener.stop()
         self.starts.clear()
         logger.info("The worker stops: %s. It waits for running handlers; two signals end it now.", reason)
         self._tell_to_stop()
@@ -332,7 +345,8 @@ class Supervisor:
         running = sum(sum(report.running.values()) for report in reports)
         held = sum(report.held for report in reports)
         processes = f"{len(self.children)} process{'' if len(self.children) == 1 else 'es'}"
-        logger.info("%s", " · ".join([processes, *counts, f"{running:,} running, {held:,} held"]))
+        in_hand = f"{running:,} running, {held:,} held"
+        logger.info("%s", " · ".join([processes, *counts, in_hand, self.listener.words]))
 
 
 #: The counts of the status line besides the moves.

@@ -13,6 +13,7 @@ from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowM
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import auto_now_fields
+from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lane, Lease
@@ -195,7 +196,10 @@ ROLES = ("committer", "writer", "housekeeper")
 def write_now(outcome: RowOutcome) -> bool:
     """Write one outcome in the transaction that is open, and say whether the row was still ours."""
     lane = outcome.lease.lane
-    return outcome.lease.key in outcome.way(lane.is_watched).run(lane, [outcome])
+    is_written = outcome.lease.key in outcome.way(lane.is_watched).run(lane, [outcome])
+    if is_written and outcome.due_state is not None:
+        wake(lane.bound, lane.connection, outcome.due_state, outcome.due_in)
+    return is_written
 
 
 def lock(lease: Lease) -> bool:

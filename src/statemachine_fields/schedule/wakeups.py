@@ -1,0 +1,116 @@
+"""Wake-ups: once a row that is due is committed, whoever made it due tells the workers that wait for one.
+
+It is a courtesy, and nothing relies on it. A message that is lost, or not sent, costs the time until a worker looks by itself. So
+it is sent after the commit and never within it, never raises, and is not sent at all while no worker waits: behind each machine
+and queue there is a gate, which a listener holds while its workers have nothing to do (see `db/postgresql_wakeups.py`). To ask at
+the gate is a statement, too, so who was told that nobody waits does not ask again for a while.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+from statemachine_fields import conf
+from statemachine_fields.db.dialect import dialect_for
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.binding import Binding
+
+logger = logging.getLogger("statemachine_fields.schedule")
+
+#: How many seconds a process does not ask again that was told that nobody waits. Workers that begin to wait know of it.
+ASK_AGAIN_AFTER = 0.25
+
+#: How many seconds the clock of this process may be behind that of the database.
+CLOCKS_DIFFER_BY = 5.0
+
+#: When to ask again, by database and gate, by the monotonic clock.
+_quiet_until: dict[tuple[str, int], float] = {}
+
+#: Where the message is kept that the open transaction will send, on Django's connection.
+SLOT = "statemachine_fields_wakeup"
+
+
+def gate_of(bound: Binding[Any], queue: str) -> int:
+    """Return the number of the gate before the rows of a machine that belong to a queue."""
+    gate = bound.gates.get(queue)
+    if gate is None:
+        name = f"statemachine_fields {bound.table.name} {bound.names.status} {queue}"
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        gate = bound.gates[queue] = int.from_bytes(digest, "big", signed=True)
+    return gate
+
+
+def seconds_until(when: datetime.datetime) -> float:
+    """Return in how many seconds an instant is at the earliest. Clocks differ, and who is woken too soon sleeps again."""
+    now = timezone.now()
+    return (when - (now if timezone.is_aware(when) else timezone.make_naive(now))).total_seconds() - CLOCKS_DIFFER_BY
+
+
+def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None = 0.0) -> None:
+    """Tell workers, once it is committed, that a row is due in a state, or will be before they would look by themselves.
+
+    :param seconds: in how many seconds it is; None for never.
+    """
+    if seconds is None:
+        return
+    settings = conf.settings()
+    if seconds > settings.POLL_SECONDS or not settings.WAKE_UPS or not dialect_for(connection).can_notify:
+        return
+    schedule = bound.schedules.get(state)
+    if schedule is None or not schedule.runs:
+        return
+    gate = gate_of(bound, schedule.queue)
+    if not connection.in_atomic_block:
+        if connection.autocommit:  # else nobody knows when it is committed
+            knock(connection, {gate})
+        return
+    if connection.atomic_blocks and connection.atomic_blocks[0]._from_testcase:
+        return  # nothing is ever committed, and tests count what waits for it
+    kept: tuple[int, Message] | None = vars(connection).get(SLOT)
+    callbacks = connection.run_on_commit
+    if kept is not None and kept[0] < len(callbacks):  # unless a rollback has taken it along
+        sids, message, *_ = callbacks[kept[0]]
+        if message is kept[1] and sids == set(connection.savepoint_ids):
+            message.gates.add(gate)
+            return
+    message = Message(connection, gate)
+    vars(connection)[SLOT] = (len(callbacks), message)
+    connection.on_commit(message, robust=True)
+
+
+class Message:
+    """What one transaction has to tell when it is committed."""
+
+    __qualname__ = "wake"  # Django names it so, should it ever raise
+
+    def __init__(self, connection: Any, gate: int) -> None:
+        self.connection = connection
+        self.gates = {gate}
+
+    def __call__(self) -> None:
+        knock(self.connection, self.gates)
+
+
+def knock(connection: Any, gates: set[int]) -> None:
+    """Ask at gates whether somebody waits, and tell who does. What is committed stands, so nothing is raised."""
+    now, alias = time.monotonic(), connection.alias
+    asked = [gate for gate in gates if _quiet_until.get((alias, gate), 0.0) <= now]
+    if not asked:
+        return
+    held: set[int] = set()
+    try:
+        held = dialect_for(connection).notify(connection, asked)
+    except Exception as error:  # noqa: BLE001 - of the driver, or of who wraps it
+        logger.debug("Workers could not be told of a row that is due. They look by themselves. (%s)", error)
+    for gate in asked:
+        if gate in held:
+            _quiet_until.pop((alias, gate), None)
+        else:
+            _quiet_until[alias, gate] = time.monotonic() + ASK_AGAIN_AFTER

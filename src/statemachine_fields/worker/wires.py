@@ -1,0 +1,78 @@
+"""The pipes between the listener and the worker processes beside it: who has nothing to do, and where rows are due.
+
+What goes through them are hints of a few bytes. They are written at once or not at all, so that nobody waits for another process,
+and one that is lost costs a poll. A lane is known by its place among those that the options name, which all processes agree on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+#: What a worker process says: its slot, a lane, and whether it could take rows of it and has none.
+IDLE = struct.Struct("!HH?")
+#: What the listener says: what, and of which lane.
+HINT = struct.Struct("!BH")
+#: How many messages are read at once.
+MOST = 1000
+
+
+class Hint(enum.IntEnum):
+    """What the listener tells a worker process."""
+
+    #: It has begun to listen to the database of a lane: say again where you have nothing to do.
+    BEGUN = 1
+    #: A row is due.
+    DUE = 2
+    #: From now on others say if one is.
+    GATE = 3
+    #: It listens no more.
+    ENDED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A pipe with messages of one size, each written whole. Any number of processes may hold its ends."""
+
+    reader: Connection
+    writer: Connection
+    message: struct.Struct
+
+    @classmethod
+    def of(cls, context: Any, message: struct.Struct) -> Wire:
+        reader, writer = context.Pipe(duplex=False)
+        return cls(reader, writer, message)
+
+    def send(self, *values: Any) -> None:
+        """Write a message, unless nobody reads and there is no room."""
+        with contextlib.suppress(OSError):
+            os.set_blocking(self.writer.fileno(), False)
+            os.write(self.writer.fileno(), self.message.pack(*values))
+
+    def receive(self) -> Iterator[tuple[Any, ...]]:
+        """Wait for messages, and yield those that are there."""
+        yield from self.message.iter_unpack(os.read(self.reader.fileno(), self.message.size * MOST))
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """The pipes of one worker: to each slot of its processes, and to the listener for each database."""
+
+    to_slots: list[Wire]
+    to_listener: dict[str, Wire]
+
+    @classmethod
+    def lay(cls, context: Any, slots: int, aliases: Iterable[str]) -> Wires:
+        """Make the pipes, once: who starts or replaces a process hands them on."""
+        return cls([Wire.of(context, HINT) for _ in range(slots)], {alias: Wire.of(context, IDLE) for alias in aliases})
+
+    def hint(self, what: Hint, lane: int) -> None:
+        """Tell all processes."""
+        for wire in self.to_slots:
+            wire.send(what, lane)
