@@ -131,7 +131,8 @@ class Buffer:
 
     def take_back(self, *, is_async: bool) -> list[Lease]:
         """Take out the rows that have waited for a thread, or for the event loop, for too long."""
-        latest, left = time.monotonic() - KEPT_WAITING, []
+        latest = time.monotonic() - KEPT_WAITING
+        left: list[Lease] = []
         for rows in self._rows[is_async].values():
             late = {lease for lease in list(rows) if lease.claimed_at < latest}
             for _ in range(len(rows) if late else 0):
