@@ -33,12 +33,15 @@ def main(benchmark: str, name: str) -> None:
 
 
 def items_of(contender: contenders.Contender, keys: Sequence[int]) -> Sequence[Any]:
-    """Return what the contender is given: the keys, or the loaded instances in the order of the keys."""
+    """Return what the contender is given: the keys, new instances, or the loaded ones in the order of the keys."""
     if contender.takes_keys:
         return keys
     from django.apps import apps
 
-    found = apps.get_model("orders", contender.model).objects.in_bulk(keys)
+    model = apps.get_model("orders", contender.model)
+    if contender.takes_new:
+        return [[model(note="x" * 40) for _ in range(many)] for many in keys]
+    found = model.objects.in_bulk(keys)
     return [found[key] for key in keys]
 
 

@@ -30,6 +30,8 @@ class Contender:
     build: Callable[[], Callable[[Any], Any]]
     #: Whether it is given keys rather than instances.
     takes_keys: bool = False
+    #: Whether it is given lists of new instances, as many as the keys say.
+    takes_new: bool = False
     prepare: str = '"auto"'
     #: OPTIONS of its database, as JSON.
     options: str = "{}"
@@ -188,6 +190,15 @@ def loading(model_name: str) -> Callable[[], Callable[[Any], Any]]:
     return build
 
 
+def creating(model_name: str) -> Callable[[], Callable[[Any], Any]]:
+    def build() -> Callable[[Any], Any]:
+        from django.apps import apps
+
+        return apps.get_model("orders", model_name).objects.bulk_create
+
+    return build
+
+
 def time_ordered_id() -> uuid.UUID:
     milliseconds = time.time_ns() // 1_000_000
     return uuid.UUID(int=milliseconds << 80 | 7 << 76 | 2 << 62 | random.getrandbits(62))
@@ -195,6 +206,7 @@ def time_ordered_id() -> uuid.UUID:
 
 MACHINE, PLAIN = ("MachineOrder", "orders_machineorderstatetransition"), ("PlainOrder", "orders_plaintransition")
 FSM, TRACKED = ("FsmOrder", "django_fsm_log_statelog"), ("TrackedOrder", "orders_trackedorderevent")
+TIMED = ("TimedOrder", "orders_timedorderstatetransition")
 
 #: The first of each benchmark is ours, and every ratio is ours over another.
 TRANSITION = (
@@ -218,12 +230,23 @@ LOAD = (
     Contender("before", *MACHINE, loading("MachineOrder"), takes_keys=True, is_before=True),
     Contender("plain CharField", *PLAIN, loading("PlainOrder"), takes_keys=True),
 )
+CREATE = (
+    Contender("ours", *TIMED, creating("TimedOrder"), takes_new=True),
+    Contender("before", *TIMED, creating("TimedOrder"), takes_new=True, is_before=True),
+    Contender("plain model", "PlainTimedOrder", "orders_plaintransition", creating("PlainTimedOrder"), takes_new=True),
+)
 GROWTH = (Contender("ours", *MACHINE, ours),)
 
 #: By benchmark and name, for the processes of the cells.
 ALL = {
     benchmark: {contender.name: contender for contender in contenders}
-    for benchmark, contenders in {"transition": TRANSITION, "bulk": BULK, "load": LOAD, "growth": GROWTH}.items()
+    for benchmark, contenders in {
+        "transition": TRANSITION,
+        "bulk": BULK,
+        "create": CREATE,
+        "load": LOAD,
+        "growth": GROWTH,
+    }.items()
 }
 
 #: What the report names with its version.

@@ -111,6 +111,17 @@ class Database:
         self.run(f"VACUUM ANALYZE {contender.table}, {contender.audit_table}")
         self.run("CHECKPOINT")
 
+    def empty(self, contender: Contender) -> None:
+        """Start again, with no order."""
+        self.run(f"TRUNCATE {contender.table}, {contender.audit_table} CASCADE")
+        self.settle(contender)
+
+    def verify_due(self, contender: Contender, orders: int) -> None:
+        """Raise unless exactly so many orders are there, each of them due."""
+        due = f"SELECT count(*) FROM {contender.table} WHERE status = 'NEW' AND status_next_at <= clock_timestamp()"
+        if (found := self.ask(due)) != orders:
+            raise AssertionError(f"{contender.name}: {found} orders are due, not {orders}.")
+
     def verify(self, contender: Contender, moved: int, records: int) -> None:
         """Raise unless exactly so many orders have moved and so many audit rows are there."""
         found = (

@@ -1,6 +1,6 @@
 """Measure the library against its peers, in one run, on a PostgreSQL of its own.
 
-    python benchmarks/run.py [transition|bulk|load|growth|imports|all] [--before DIR] [--repetitions 9] [--quick]
+    python benchmarks/run.py [transition|bulk|create|load|growth|imports|all] [--before DIR] [--repetitions 9] [--quick]
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -43,6 +43,7 @@ GOALS_IN_BULK = {
     "django-pghistory": [Goal(1.5)],
     "one statement by hand": [Goal(0.6)],
 }
+GOALS_OF_CREATING = {"before": [Goal(0.45, TIME), Goal(None, CPU)], "plain model": [Goal(None, TIME)]}
 GOALS_OF_LOADING = {"before": [Goal(1.05, TIME)], "plain CharField": [Goal(1.25, TIME)]}
 GOAL_OF_IMPORTS = Goal(0.6, TIME)
 
@@ -64,7 +65,7 @@ class Size:
 class Run(Session[Database]):
     """One call of the command."""
 
-    order = ("transition", "bulk", "load", "growth", "imports")
+    order = ("transition", "bulk", "create", "load", "growth", "imports")
     packages = contenders.PACKAGES
     command, results = "run.py", "results.md"
 
@@ -111,6 +112,23 @@ class Run(Session[Database]):
                 job = {"warm_up": [self.size.bulk], "items": [0]}  # everything above this key
                 table.lines[position].cells.append(run_cell(database, "bulk", contender, [job], units=self.size.bulk))
                 database.verify(contender, total, total)
+
+        self.repeat(cells)
+        return table.markdown()
+
+    def create(self) -> str:
+        """Many new rows of a timed machine by one `bulk_create()`. The instances are made before."""
+        compared = self.compared(contenders.CREATE)
+        title = f"`bulk_create()` of {self.size.bulk:,} rows of a timed machine"
+        table = Table(title, "rows", lines(compared, GOALS_OF_CREATING))
+
+        def cells(repetition: int) -> None:
+            for position in rotated(compared, repetition):
+                contender, job = compared[position], {"warm_up": [WARM_UP], "items": [self.size.bulk]}
+                database = self.place(contender)
+                database.empty(contender)
+                table.lines[position].cells.append(run_cell(database, "create", contender, [job], units=self.size.bulk))
+                database.verify_due(contender, self.size.bulk + WARM_UP)
 
         self.repeat(cells)
         return table.markdown()

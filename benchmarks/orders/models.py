@@ -5,6 +5,7 @@ from __future__ import annotations
 import pghistory
 from django.db import models
 from django.db.models.functions import Now
+from django.utils import timezone
 from django_fsm import FSMField, transition
 
 from statemachine_fields import StateMachine
@@ -72,6 +73,44 @@ class PlainOrder(Counted):
 
     class Meta:
         indexes = [models.Index(fields=["status"])]
+
+
+class TimedOrder(Order):
+    """Ours, with a handler, which nobody runs: a row is due as soon as it is there."""
+
+    states = StateMachine(states=STATES, initial="NEW", transitions={"NEW": ["DONE"]})
+
+    @states.handler("NEW")
+    def finish(self) -> str:
+        return "DONE"
+
+
+class PlainTimedOrder(Order):
+    """The columns and the indexes of a timed machine, and times of Python's clock."""
+
+    status = models.CharField(max_length=50, default="NEW", choices=STATES)
+    status_sequence = models.IntegerField(default=0, db_default=0)
+    status_changed_at = models.DateTimeField(default=timezone.now)
+    status_next_at = models.DateTimeField(null=True, default=timezone.now)
+    status_next_at_pinned = models.BooleanField(default=False, db_default=False)
+    status_lease_owner = models.CharField(max_length=100, default="", db_default="")
+    status_lease_expires_at = models.DateTimeField(null=True)
+    status_lease_token = models.BigIntegerField(default=0, db_default=0)
+    status_claimed_at = models.DateTimeField(null=True)
+    status_attempts = models.IntegerField(default=0, db_default=0)
+    status_failures = models.IntegerField(default=0, db_default=0)
+    status_crashes = models.IntegerField(default=0, db_default=0)
+    status_error = models.TextField(default="", db_default="")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["status", "status_next_at"]),
+            models.Index(
+                fields=["status_crashes", "status_next_at"],
+                name="plaintimedorder_crashes",
+                condition=models.Q(status_crashes__gt=0),
+            ),
+        ]
 
 
 class PlainTransition(models.Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import zoneinfo
 from typing import Any
 
 from django.db import models
@@ -152,6 +153,17 @@ def read_instant(when: datetime.datetime, name: str) -> datetime.datetime:
         f"{name} must be a naive datetime, because USE_TZ is False, got {when!r}. "
         "Use django.utils.timezone.make_naive()."
     )
+
+
+def as_utc(when: datetime.datetime, connection: Any) -> datetime.datetime:
+    """Return a time that Django gives to PostgreSQL as PostgreSQL takes it, which is in the time zone of the session.
+
+    Of an hour that comes twice it takes the second, and it reads an hour that is left out as if it were not.
+    """
+    if timezone.is_aware(when):
+        return when
+    zone = zoneinfo.ZoneInfo(connection.timezone_name)
+    return max(when.replace(tzinfo=zone, fold=fold).astimezone(datetime.UTC) for fold in (0, 1))
 
 
 def at_or_before(column: str, when: datetime.datetime) -> dict[str, datetime.datetime]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,10 @@ class Dialect(Protocol):
     can_listen: bool = False
     #: Whether the default that Django gives a time column is UTC. On MariaDB it is the session's local time.
     default_is_utc: bool
+
+    def read_clock(self, connection: Any) -> datetime.datetime | None:
+        """Return the time, for rows that are inserted together; None if each is to let the database compute its own."""
+        return None
 
     def row_write(self, connection: Any, kind: RowWriteKind) -> RowWriter:
         """Return what writes one row."""

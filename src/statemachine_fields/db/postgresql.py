@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import models
 
 from statemachine_fields.db import prepared
+from statemachine_fields.db.clock import EPOCH
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
@@ -96,6 +98,10 @@ SELECTED = """
 LOCK = "SELECT {status}::text, {sequence}::bigint{token} FROM {name} WHERE {key} = %s FOR NO KEY UPDATE"
 LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO KEY UPDATE SKIP LOCKED"
 
+# As a number, and so in UTC: without USE_TZ the driver would read local time, in which an hour comes twice a year, and to
+# which no seconds can be added.
+CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
 #: Keys that are sent as they are, if they are numbers.
 NUMBERS = (models.AutoField, models.BigAutoField, models.IntegerField, models.BigIntegerField)
 
@@ -110,6 +116,12 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
     def __init__(self) -> None:
         super().__init__()
         self._texts: dict[tuple[Any, ...], str] = {}
+
+    def read_clock(self, connection: Any) -> datetime.datetime:
+        with connection.cursor() as cursor:
+            cursor.execute(CLOCK)
+            (microseconds,) = cursor.fetchone()
+        return EPOCH + datetime.timedelta(microseconds=microseconds)
 
     def row_write(self, connection: Any, kind: RowWriteKind) -> RowWrite:
         table, effect, compares, records, updates, extras = kind

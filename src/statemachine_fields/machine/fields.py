@@ -17,6 +17,7 @@ from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.expressions import Unchanged
 from statemachine_fields.db.fields import INSERTED, MachineColumn
+from statemachine_fields.db.inserts import CallTime, InsertTime
 from statemachine_fields.db.rows import row_label
 from statemachine_fields.exceptions import UnrecordedStatusChange
 from statemachine_fields.machine.assignments import Assignments, StatusAttribute
@@ -54,10 +55,10 @@ class SequenceField(MachineColumn, IntegerField):
         return first
 
 
-class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
+class ChangedAtField(InsertTime, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
     """When the row entered its state, by the database's clock."""
 
-    computed = (*MachineColumn.computed, DatabaseClock, DatabaseDefault)
+    computed = (*InsertTime.computed, DatabaseDefault)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"db_default": Now(), "editable": False, **kwargs})
@@ -65,8 +66,10 @@ class ChangedAtField(MachineColumn, DateTimeField):  # type: ignore[misc]  # the
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None or not add:
             return super().pre_save(model_instance, add)
-        # Either is an expression, which goes unwrapped: Django must resolve it and read back what came of it. The
-        # column's own default lets PostgreSQL take many rows as arrays; elsewhere it may be local time.
+        if (call := self.call_of(model_instance)) is not None:
+            return CallTime(call)
+        # Either is an expression, which goes unwrapped: Django must resolve it and read back what came of it. Where the
+        # column's own default is UTC it will do; elsewhere it may be local time.
         using = router.db_for_write(type(model_instance), instance=model_instance)
         return self.get_default() if dialect_for(connections[using]).default_is_utc else DatabaseClock()
 

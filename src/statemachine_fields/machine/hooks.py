@@ -14,6 +14,7 @@ from django.db import connections, models, router, transaction
 
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import INSERTED
+from statemachine_fields.db.inserts import join_call
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.initial_records import newest_records
 from statemachine_fields.schedule.columns import given_time
@@ -29,6 +30,7 @@ def hook_into(model: type[models.Model]) -> None:
         _hook_save(model)
         _hook_save_table(model)
         _hook_refresh(model)
+        _hook_bulk_create(model)
 
 
 def _hook_refresh(model: type[models.Model]) -> None:
@@ -128,6 +130,22 @@ def _hook_save_table(model: type[models.Model]) -> None:
         return updated
 
     setattr(model, "_save_table", _save_table)  # noqa: B010
+
+
+def _hook_bulk_create(model: type[models.Model]) -> None:
+    """See which instances one `bulk_create()` inserts, so that they share a time.
+
+    The method is private, and the one that `bulk_create()` calls of each instance, before it writes any.
+    """
+    original: Any = getattr(model, "_prepare_related_fields_for_save")  # noqa: B009 - the stubs do not know it
+
+    @wraps(original)
+    def _prepare_related_fields_for_save(self: models.Model, operation_name: str, *args: Any, **kwargs: Any) -> Any:
+        if operation_name == "bulk_create":
+            join_call(self)
+        return original(self, operation_name, *args, **kwargs)
+
+    setattr(model, "_prepare_related_fields_for_save", _prepare_related_fields_for_save)  # noqa: B010
 
 
 def _may_exist(instance: models.Model, table: type[models.Model], force_insert: Any) -> bool:

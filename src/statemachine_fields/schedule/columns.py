@@ -15,6 +15,7 @@ from django.db.models.expressions import DatabaseDefault
 from statemachine_fields.db.clock import ComputedTime, DatabaseClock, read_instant
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import MachineColumn
+from statemachine_fields.db.inserts import CallTime, InsertTime
 from statemachine_fields.db.rows import row_label
 from statemachine_fields.exceptions import TIMED, StateMachineError
 from statemachine_fields.schedule.handlers import is_timed_on
@@ -56,21 +57,24 @@ class ScheduleColumn(MachineColumn):
         return value
 
 
-class NextAtField(ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
+class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[misc]  # the stubs name a parameter differently
     """When the row is due, by the database's clock; null while nothing is to be done with it."""
 
     is_computed = True
-    computed = (*MachineColumn.computed, DatabaseClock, ComputedTime)
+    computed = (*InsertTime.computed, ComputedTime)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if self.bound is None or not add:
             return super().pre_save(model_instance, add)
+        call = self.call_of(model_instance)
         if (given := given_time(self.bound, model_instance)) is not None:
-            return MachineValue(given)
+            return MachineValue(given) if call is None else CallTime(call, given=given)
         schedule = self.bound.schedules.get(getattr(model_instance, self.bound.names.status))
         delay = None if schedule is None else schedule.entry_delay()
         setattr(model_instance, self.attname, None)
-        return MachineValue(None) if delay is None else DatabaseClock(delay)
+        if delay is None:
+            return MachineValue(None)
+        return DatabaseClock(delay) if call is None else CallTime(call, delay)
 
 
 class PinnedField(ScheduleColumn, BooleanField):
