@@ -1,4 +1,5 @@
-"""Renaming a state in a migration: rows, records and statistics, beside those who move the rows."""
+"""Operations for migrations: renaming a state in rows, records and statistics, beside those who move the rows; and room in
+the pages of a table."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
-from django.db import connection, connections, models, transaction
+from django.db import connection, connections, migrations, models, transaction
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.optimizer import MigrationOptimizer
+from django.db.migrations.state import ModelState, ProjectState
 from django.db.migrations.writer import OperationWriter
 from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +23,7 @@ from statemachine_fields import StateMachineError
 from statemachine_fields.machine import rename as module
 from statemachine_fields.machine.rename import Renamer
 from statemachine_fields.machine.verify import Verifier
-from statemachine_fields.operations import RenameState, _note_model
+from statemachine_fields.operations import RenameState, SetFillfactor, _note_model
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.outcomes import Transitioned
 from statemachine_fields.worker.writing import enter
@@ -685,3 +688,181 @@ class TestInAProject:
         shop.manage("showmigrations", "shop")  # it can be imported
         for path in (shop.root / "shop/migrations").glob("*squashed*"):
             path.unlink()
+
+
+def fill(operation, *, state=None, backwards=False, using="default", collect_sql=False):
+    """Run an operation, and return what it would have sent, if that is all that is wanted."""
+    state = state or project()
+    with connections[using].schema_editor(collect_sql=collect_sql) as editor:
+        run = operation.database_backwards if backwards else operation.database_forwards
+        run("lab", editor, state, state)
+    return editor.collected_sql if collect_sql else None
+
+
+def fillfactor(table, using="default"):
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT reloptions FROM pg_class WHERE oid = %s::regclass", [f'"{table}"'])
+        (options,) = cursor.fetchone()
+    return options
+
+
+class TestFillfactor:
+    @pytest.fixture(autouse=True)
+    def _as_before(self):
+        yield
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                for table in ("lab_stamped", "lab_vehicle", "lab_car"):
+                    cursor.execute(f"ALTER TABLE {table} RESET (fillfactor)")
+
+    @only_postgresql
+    def test_is_set_and_reset(self):
+        fill(SetFillfactor("Stamped", 50))
+        assert fillfactor("lab_stamped") == ["fillfactor=50"]
+        fill(SetFillfactor("Stamped", 50), backwards=True)
+        assert fillfactor("lab_stamped") is None
+
+    @only_postgresql
+    def test_is_what_it_was_when_that_is_said(self):
+        operation = SetFillfactor("stamped", 50, before=80)
+        fill(operation)
+        fill(operation, backwards=True)
+        assert fillfactor("lab_stamped") == ["fillfactor=80"]
+
+    @only_postgresql
+    def test_leaves_other_parameters_alone(self):
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE lab_stamped SET (autovacuum_enabled = true)")
+        try:
+            fill(SetFillfactor("stamped", 50))
+            assert fillfactor("lab_stamped") == ["autovacuum_enabled=true", "fillfactor=50"]
+            fill(SetFillfactor("stamped", 50), backwards=True)
+            assert fillfactor("lab_stamped") == ["autovacuum_enabled=true"]
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE lab_stamped RESET (autovacuum_enabled)")
+
+    @only_postgresql
+    def test_is_of_the_models_own_table(self):
+        fill(SetFillfactor("car", 60))
+        assert (fillfactor("lab_car"), fillfactor("lab_vehicle")) == (["fillfactor=60"], None)
+
+    @only_postgresql
+    def test_of_a_proxy_is_of_the_table_that_it_shows(self):
+        state = ProjectState()
+        state.add_model(ModelState("lab", "Stamped", [("id", models.BigAutoField(primary_key=True))]))
+        state.add_model(ModelState("lab", "Shown", [], options={"proxy": True}, bases=("lab.stamped",)))
+        fill(SetFillfactor("Shown", 40), state=state)
+        assert fillfactor("lab_stamped") == ["fillfactor=40"]
+
+    @only_postgresql
+    def test_is_shown_as_sql_with_names_quoted(self):
+        options = {"db_table": "Odd table of 100 %"}
+        state = ProjectState()
+        state.add_model(ModelState("lab", "Odd", [("id", models.BigAutoField(primary_key=True))], options=options))
+        operation, table = SetFillfactor("Odd", 50), '"Odd table of 100 %"'
+        assert fill(operation, state=state, collect_sql=True) == [f"ALTER TABLE {table} SET (fillfactor = 50);"]
+        undone = fill(operation, state=state, backwards=True, collect_sql=True)
+        assert undone == [f"ALTER TABLE {table} RESET (fillfactor);"]
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(f"CREATE TABLE {table} (id bigint)")
+            fill(operation, state=state)
+            assert fillfactor(options["db_table"]) == ["fillfactor=50"]
+            transaction.set_rollback(True)
+
+    @only_postgresql
+    @pytest.mark.django_db(transaction=True, databases=["default", "other"])
+    def test_is_of_the_database_that_is_migrated(self):
+        fill(SetFillfactor("stamped", 50), using="other")
+        try:
+            assert (fillfactor("lab_stamped"), fillfactor("lab_stamped", "other")) == (None, ["fillfactor=50"])
+        finally:
+            fill(SetFillfactor("stamped", 50), using="other", backwards=True)
+
+    @only_postgresql
+    def test_is_left_out_where_the_router_says_so(self, settings):
+        class Elsewhere:
+            def allow_migrate(self, db, app_label, model_name=None, **hints):
+                return model_name != "stamped"
+
+        settings.DATABASE_ROUTERS = [Elsewhere()]
+        assert fill(SetFillfactor("stamped", 50), collect_sql=True) == []
+        assert len(fill(SetFillfactor("car", 50), collect_sql=True)) == 1
+
+    @only_postgresql
+    def test_reads_and_writes_go_on_beside_it(self):
+        row = Stamped.objects.create()
+        with transaction.atomic():
+            row.states.transition_to("DONE")
+            together(lambda: fill(SetFillfactor("stamped", 50)))
+        assert fillfactor("lab_stamped") == ["fillfactor=50"]
+
+    @pytest.mark.skipif(connection.vendor == "postgresql", reason="which has it")
+    def test_is_nothing_on_other_databases(self):
+        with CaptureQueriesContext(connection) as queries:
+            fill(SetFillfactor("stamped", 50))
+            fill(SetFillfactor("stamped", 50), backwards=True)
+        assert not [query for query in queries if "TABLE" in query["sql"]]
+
+    @pytest.mark.parametrize("percent", [9, 101, 0, -50, 50.0, "50", None, True])
+    def test_is_from_10_to_100(self, percent):
+        with pytest.raises(ValueError, match="percent must be an integer from 10 to 100, got"):
+            SetFillfactor("order", percent)
+        if percent is not None:
+            with pytest.raises(ValueError, match="before must be an integer from 10 to 100, got"):
+                SetFillfactor("order", 50, before=percent)
+
+    @pytest.mark.parametrize("percent", [10, 100])
+    def test_may_be_the_least_and_the_most(self, percent):
+        assert SetFillfactor("order", percent, before=percent).percent == percent
+
+    def test_changes_nothing_in_the_state(self):
+        state = project().clone()
+        SetFillfactor("stamped", 50).state_forwards("lab", state)
+        assert state == project()
+
+    def test_is_described_and_named(self):
+        operation = SetFillfactor("Order", 50)
+        assert operation.describe() == "Fill pages of Order to 50 %"
+        assert operation.migration_name_fragment == "order_fillfactor_50"
+        assert operation.reversible
+        assert operation.reduces_to_sql
+
+    @pytest.mark.parametrize(
+        ("operation", "text"),
+        [
+            (SetFillfactor("Order", 50), "SetFillfactor(\n    'Order',\n    50,\n),"),
+            (
+                SetFillfactor("Order", 50, before=90, elidable=True),
+                "SetFillfactor(\n    'Order',\n    50,\n    before=90,\n    elidable=True,\n),",
+            ),
+        ],
+    )
+    def test_is_written_as_it_was_given(self, operation, text):
+        written, _imports = OperationWriter(operation, indentation=0).serialize()
+        assert written.replace("model_name=", "").replace("percent=", "").endswith(text)
+
+    def test_squashing_keeps_the_last(self):
+        operations = [
+            SetFillfactor("Order", 50, before=90),
+            migrations.AddField("Line", "note", models.TextField(default="")),
+            SetFillfactor("order", 70, before=50),
+        ]
+        other, kept = MigrationOptimizer().optimize(operations, "shop")
+        assert other is operations[1]
+        assert kept.deconstruct() == ("SetFillfactor", ["order", 70], {"before": 90})
+
+    def test_squashing_drops_it_with_its_model(self):
+        made = migrations.CreateModel("Order", [("id", models.BigAutoField(primary_key=True))])
+        operations = [made, SetFillfactor("Order", 50), migrations.DeleteModel("order")]
+        assert MigrationOptimizer().optimize(operations, "shop") == []
+
+    def test_squashing_drops_it_if_asked_to(self):
+        made = migrations.CreateModel("Order", [("id", models.BigAutoField(primary_key=True))])
+        assert MigrationOptimizer().optimize([made, SetFillfactor("Order", 50, elidable=True)], "shop") == [made]
+
+    def test_squashing_leaves_it_behind_what_it_is_about(self):
+        renamed = migrations.RenameModel("Order", "Purchase")
+        operations = [SetFillfactor("Order", 50), renamed, SetFillfactor("Purchase", 60)]
+        assert MigrationOptimizer().optimize(operations, "shop") == operations

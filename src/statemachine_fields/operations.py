@@ -13,9 +13,11 @@ from django.apps import apps
 from django.apps.registry import Apps
 from django.core.exceptions import FieldDoesNotExist
 from django.db import models, router
+from django.db.migrations.operations import DeleteModel
 from django.db.migrations.operations.base import Operation, OperationCategory
 
 from statemachine_fields.db.columns import Names
+from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.rename import Renamer
 from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.migrations.state import ProjectState
 
-__all__ = ["RenameState"]
+__all__ = ["RenameState", "SetFillfactor"]
 
 BATCH_SIZE = 1000
 WAIT = datetime.timedelta(minutes=10)
 WORKER_APP = "statemachine_fields.worker"
+
+#: What PostgreSQL takes, in percent.
+LEAST_FILLED, MOST_FILLED = 10, 100
 
 
 class RenameState(Operation):
@@ -177,6 +182,84 @@ class RenameState(Operation):
             "target_in_use=True. If they do not, choose another name, or move the rows, which keeps their history: see "
             "bulk_transition()."
         )
+
+
+class SetFillfactor(Operation):
+    """Leave room in the pages of a model's table, so that a row that is written anew stays in its page. Reversible.
+
+    On PostgreSQL it is one `ALTER TABLE`, which reads and writes of others need not wait for. It is about pages that are filled
+    from now on: those that are full stay so until `VACUUM FULL` or `CLUSTER` writes the table anew. On other databases it
+    does nothing.
+
+    :param model_name: the model whose table it is; of a multi-table child, its own.
+    :param percent: how far new rows fill a page, from 10 to 100, which is PostgreSQL's default.
+    :param before: what reversing it sets; without, what is PostgreSQL's default.
+    """
+
+    category = OperationCategory.ALTERATION
+
+    def __init__(self, model_name: str, percent: int, *, before: int | None = None, elidable: bool = False) -> None:
+        _refuse_percentage(percent, "percent")
+        if before is not None:
+            _refuse_percentage(before, "before")
+        self.model_name = model_name
+        self.percent = percent
+        self.before = before
+        self.elidable = elidable  # type: ignore[misc]  # as operations of Django's own do
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        options = {"before": (self.before, None), "elidable": (self.elidable, False)}
+        given = {name: value for name, (value, default) in options.items() if value != default}
+        return type(self).__name__, [self.model_name, self.percent], given
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Change nothing: how full pages are does not live in the state of the project."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        self._alter(app_label, schema_editor, to_state, self.percent)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        self._alter(app_label, schema_editor, to_state, self.before)
+
+    def _alter(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState, percent: int | None
+    ) -> None:
+        model: Any = state.apps.get_model(app_label, self.model_name)
+        model = model._meta.concrete_model  # a proxy's table is another's
+        connection: Any = schema_editor.connection
+        if not self.allow_migrate_model(connection.alias, model):
+            return
+        table = schema_editor.quote_name(model._meta.db_table)
+        if (sql := dialect_for(connection).fillfactor_sql(table, percent)) is not None:
+            schema_editor.execute(sql, params=None)
+
+    def references_model(self, name: str, app_label: str) -> bool:
+        return name.lower() == self.model_name.lower()
+
+    def reduce(self, operation: Operation, app_label: str) -> Any:
+        """Let squashing keep the last of several for a model, and none for a model that is deleted."""
+        if isinstance(operation, SetFillfactor) and operation.references_model(self.model_name, app_label):
+            elidable = self.elidable and operation.elidable
+            return [SetFillfactor(operation.model_name, operation.percent, before=self.before, elidable=elidable)]
+        if isinstance(operation, DeleteModel) and operation.references_model(self.model_name, app_label):
+            return [operation]
+        return super().reduce(operation, app_label) or not operation.references_model(self.model_name, app_label)
+
+    def describe(self) -> str:
+        return f"Fill pages of {self.model_name} to {self.percent} %"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"{self.model_name.lower()}_fillfactor_{self.percent}"
+
+
+def _refuse_percentage(value: object, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not LEAST_FILLED <= value <= MOST_FILLED:
+        raise ValueError(f"{name} must be an integer from {LEAST_FILLED} to {MOST_FILLED}, got {value!r}.")
 
 
 class Mark:

@@ -298,6 +298,7 @@ class TestRows:
         with pytest.raises((ValueError, NotSupportedError), match="multi-table"):
             Sensor.objects.bulk_create([Sensor(), Sensor()])
 
+    @only_postgresql
     @pytest.mark.django_db(transaction=True)
     def test_of_another_thread_are_not_of_the_call(self):
         sent: list[list[str]] = []

@@ -162,6 +162,13 @@ class Dialect(Protocol):
         """Say whether a row of these states is due, and when the next one is, by what an index knows."""
         ...
 
+    def fillfactor_sql(self, table: str, percent: int | None) -> str | None:
+        """Return what lets pages of a table be filled so far, or as far as by default; None if that cannot be said here.
+
+        :param table: its name, quoted.
+        """
+        return None
+
     def is_conflict(self, error: BaseException) -> bool:
         """Say whether the database gave up because of another transaction: deadlock, serialisation, lock time-out."""
         ...

@@ -203,6 +203,10 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         given = prepared.prepared_keys(table, keys, connection)
         return prepared.named_places(keys, prepared.run(connection, text, (given, prepared.array_of(tokens), given)))
 
+    def fillfactor_sql(self, table: str, percent: int | None) -> str:
+        what = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent:d})"
+        return f"ALTER TABLE {table} {what}"
+
     def is_conflict(self, error: BaseException) -> bool:
         return sqlstate(error) in CONFLICTS
 
