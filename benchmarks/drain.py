@@ -39,9 +39,15 @@ from tests import postgres  # noqa: E402
 #: By the name of a contender.
 GOALS = {
     "before": [Goal(0.95), Goal(None, CPU)],
-    "pgqueuer": [Goal(1.4)],
+    "by hand, claiming ahead": [Goal(0.8)],
+    "pgqueuer": [Goal(1.8)],
     "procrastinate": [Goal(25)],
     "django-tasks-db": [Goal(25)],
+}
+#: Of ours on a table with room in its pages.
+GOALS_WITH_ROOM = {
+    drain_contenders.with_room(drain_contenders.CLAIMING_AHEAD).name: [Goal(0.85)],
+    "pgqueuer": [Goal(2)],
 }
 
 #: Commits carry their time, which is how the end of a cell is known. The log takes statements where a cell asks for it.
@@ -57,6 +63,11 @@ OPTIONS = {
 COMMITS = """
     SELECT count(*), count(*) FILTER (WHERE at <= %(end)s), max(at)
       FROM (SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 AS at FROM {done}) AS committed"""
+
+HOT = """
+    SELECT coalesce(n_tup_hot_upd::float8 / nullif(n_tup_upd, 0), 0) FROM pg_stat_all_tables WHERE relid = %s::regclass"""
+
+WRITTEN = "SELECT (pg_current_wal_insert_lsn() - %s::pg_lsn)::float8"
 
 TENTHS = """
     SELECT count(*), max(at)
@@ -122,8 +133,13 @@ class Database(databases.Database):
     def prepare(self, contender: Contender, jobs: int) -> None:
         """Start again: so many jobs, and nothing done."""
         self.empty(contender)
+        self.run(f"ALTER TABLE {contender.tables[0]} SET (fillfactor = {contender.fillfactor})")
         self.add(contender, 1, jobs)
         self.rest(contender.tables[:2])
+
+    def size_of(self, table: str) -> float:
+        """Return how large a table is, without its indexes, in MB."""
+        return int(self.ask("SELECT pg_table_size(%s::regclass)", table)) / 1_000_000
 
     def rest(self, tables: Sequence[str]) -> None:
         """Leave no work behind that a cell would pay for."""
@@ -149,6 +165,34 @@ class Database(databases.Database):
 
 
 @dataclass(frozen=True)
+class Wear:
+    """What a drain did to the table of its jobs: updates that left the indexes alone, and how the table has grown."""
+
+    hot: float
+    megabytes_before: float
+    megabytes_after: float
+    #: Of the whole server, for each job.
+    wal_bytes: float
+
+    @staticmethod
+    def table(worn: dict[str, list[Wear]]) -> str:
+        rows = [
+            "### What it does to the table",
+            "",
+            "| | HOT updates | WAL, bytes a job | table, MB |",
+            "|-|-|-|-|",
+        ]
+        for name, each in worn.items():
+            hot, wal = median(wear.hot for wear in each), median(wear.wal_bytes for wear in each)
+            before, after = (
+                median(wear.megabytes_before for wear in each),
+                median(wear.megabytes_after for wear in each),
+            )
+            rows.append(f"| {name} | {hot:.0%} | {wal:,.0f} | {before:.1f} → {after:.1f} |")
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True)
 class Drained:
     """What a cell left behind: when its first handler ran, and what was committed by when."""
 
@@ -157,6 +201,7 @@ class Drained:
     in_window: int
     ended: float
     cpu_seconds: float
+    table: Wear
 
     def cell(self, window: float, jobs: int) -> Cell:
         """Return the cell, over the window if that was over before the last job was done."""
@@ -179,7 +224,8 @@ class Run(Session[Database]):
 
     def drain(self) -> str:
         """Jobs that are all due, and one worker process."""
-        lines = [Line(each.name, GOALS.get(each.name, [Goal()])) for each in self.contenders]
+        lines = [Line(each.name) for each in self.contenders]
+        worn: dict[str, list[Wear]] = {each.name: [] for each in self.contenders if each.updates}
 
         def cells(repetition: int) -> None:
             for position in rotated(self.contenders, repetition):
@@ -187,12 +233,22 @@ class Run(Session[Database]):
                 window = self.size.window if contender.windowed else CELL_SECONDS
                 drained = self._drain(contender, self.size.jobs, window)
                 lines[position].cells.append(drained.cell(window, self.size.jobs))
+                if contender.updates:
+                    worn[contender.name].append(drained.table)
 
         self.repeat(cells)
         for line, contender in zip(lines, self.contenders, strict=True):
             if contender.windowed and any(cell.units < self.size.jobs for cell in line.cells):
                 line.name += f", over {self.size.window:g} s"
-        return Ratios(f"Draining {self.size.jobs:,} jobs, 1 process", "jobs", lines).markdown()
+        title, room = f"Draining {self.size.jobs:,} jobs, 1 process", drain_contenders.FILLFACTOR
+        drained = list(zip(self.contenders, lines, strict=True))
+        full = [pair for pair in drained if pair[0].fillfactor > room]
+        tables = [Ratios(title, "jobs", with_goals(GOALS, full))]
+        if len(full) < len(drained):
+            roomy = [pair for pair in drained if pair[0].fillfactor == room]
+            beside = [pair for pair in full if pair[0].name in ("ours", "pgqueuer")]
+            tables.append(Ratios(f"The same, fillfactor {room}", "jobs", with_goals(GOALS_WITH_ROOM, roomy + beside)))
+        return "\n\n".join([*(table.markdown() for table in tables), Wear.table(worn)])
 
     def claim(self) -> str:
         """One claim, beside few rows, beside many, and behind due rows of another state."""
@@ -280,6 +336,9 @@ class Run(Session[Database]):
         """Run one contender in a process of its own. Raise unless it did all that it was to do, and nothing else."""
         database = self.place(contender)
         database.prepare(contender, jobs)
+        table = contender.tables[0]
+        size, wal = database.size_of(table), database.ask("SELECT pg_current_wal_insert_lsn()")
+        database.run("SELECT pg_stat_reset_single_table_counters(%s::regclass)", table)
         with witnessed(jobs) as (notes, variables):
             told = self._tell(database, "drain", contender, window, variables=variables)
             began = min(map(float, notes.read_text().split()))
@@ -287,7 +346,10 @@ class Run(Session[Database]):
         wrong, left = database.ask(contender.wrong), database.ask(contender.left)
         if wrong or completed + left != jobs or (left and not contender.windowed):
             raise AssertionError(f"{contender.name}: {completed} of {jobs} jobs done, {left} left, {wrong} wrong.")
-        return Drained(began, completed, in_window, ended, told["cpu"])
+        wear = Wear(
+            database.ask(HOT, table), size, database.size_of(table), database.ask(WRITTEN, wal) / max(completed, 1)
+        )
+        return Drained(began, completed, in_window, ended, told["cpu"], wear)
 
     def _idle(self, contender: Contender) -> tuple[float, list[float]]:
         """Return the statements a minute of a worker that finds nothing, and how long each of some jobs waited."""
@@ -342,6 +404,10 @@ class Run(Session[Database]):
         command = [sys.executable, str(HERE / "drain_cell.py"), what, contender.name, *map(str, arguments)]
         surroundings = {**os.environ, **database.environment, **(variables or {})}
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surroundings, start_new_session=True)
+
+
+def with_goals(goals: dict[str, list[Goal]], drained: Sequence[tuple[Contender, Line]]) -> list[Line]:
+    return [Line(line.name, goals.get(contender.name, [Goal()]), line.cells) for contender, line in drained]
 
 
 def end(process: subprocess.Popen[str]) -> None:

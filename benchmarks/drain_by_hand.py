@@ -1,4 +1,5 @@
-"""By hand: one connection that claims a batch, runs it, commits it, and claims the next. A reference, not a worker.
+"""By hand: one connection that claims a batch, runs it, commits it, and claims the next; or two, of which one claims the next
+batch while the other commits. A reference, not a worker.
 
 It leases, fences by token and records like ours, but has no threads, heartbeats, time limits, instances or signals.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import witness
@@ -25,6 +27,7 @@ CLAIM = """
          ORDER BY status_next_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {table}
        SET status_lease_owner = 'by hand', status_lease_token = status_lease_token + 1,
+           status_claimed_at = statement_timestamp(), status_attempts = status_attempts + 1,
            status_lease_expires_at = statement_timestamp() + interval '2 minutes'
      WHERE id = ANY(ARRAY(SELECT id FROM due))
     RETURNING id, payload, status, status_sequence, status_lease_token"""
@@ -45,14 +48,33 @@ COMMIT = """
            'PENDING', 'DONE', '{}', id, status_sequence, status_changed_at FROM moved"""
 
 
+Rows = list[tuple[object, ...]]
+
+
 def drain_by_hand(window: float) -> None:
     connection = connect()
-    claim = CLAIM.format(table="jobs_plainjob")
-    while rows := connection.execute(claim, ("PENDING", BATCH), prepare=True).fetchall():
-        for _row in rows:
-            witness.seen()
-        held = {"ids": [row[0] for row in rows], "tokens": [row[-1] for row in rows]}
-        connection.execute(COMMIT, {**held, "first": time_ordered_id().hex[:24]}, prepare=True)
+    while rows := claim_batch(connection):
+        run_and_commit(connection, rows)
+
+
+def drain_claiming_ahead(window: float) -> None:
+    claiming, committing = connect(), connect()
+    with ThreadPoolExecutor(1) as ahead:
+        upcoming = ahead.submit(claim_batch, claiming)
+        while rows := upcoming.result():
+            upcoming = ahead.submit(claim_batch, claiming)
+            run_and_commit(committing, rows)
+
+
+def claim_batch(connection: psycopg.Connection[tuple[object, ...]]) -> Rows:
+    return connection.execute(CLAIM.format(table="jobs_plainjob"), ("PENDING", BATCH), prepare=True).fetchall()
+
+
+def run_and_commit(connection: psycopg.Connection[tuple[object, ...]], rows: Rows) -> None:
+    for _row in rows:
+        witness.seen()
+    held = {"ids": [row[0] for row in rows], "tokens": [row[-1] for row in rows]}
+    connection.execute(COMMIT, {**held, "first": time_ordered_id().hex[:24]}, prepare=True)
 
 
 def claimer_by_hand() -> Callable[[str, int], int]:

@@ -30,6 +30,10 @@ class Contender:
     windowed: bool = False
     #: Whether it runs the library of an earlier commit, if there is one to compare with.
     is_before: bool = False
+    #: How far the pages of its first table are filled, in percent.
+    fillfactor: int = 100
+    #: Whether it updates the rows of its jobs, as ours does, and what becomes of that table is told.
+    updates: bool = False
     #: Serves for ever, set as it is by default.
     serve: Callable[[], None] | None = None
     #: Returns a function that claims up to so many rows of a state and says how many it got.
@@ -79,6 +83,7 @@ OURS = Contender(
     serve=drain_ours.serve_ours,
     claimer=drain_ours.claimer_ours,
     crowded="jobs_crowdedjob",
+    updates=True,
 )
 BEFORE = replace(OURS, name="before", is_before=True, serve=None)
 BY_HAND = Contender(
@@ -90,7 +95,9 @@ BY_HAND = Contender(
     left=UNFINISHED.format(table="jobs_plainjob"),
     claimer=drain_by_hand.claimer_by_hand,
     crowded="jobs_crowdedplainjob",
+    updates=True,
 )
+CLAIMING_AHEAD = replace(BY_HAND, name="by hand, claiming ahead", drain=drain_by_hand.drain_claiming_ahead)
 PEERS = (
     Contender(
         "pgqueuer",
@@ -126,8 +133,21 @@ PEERS = (
     ),
 )
 
+#: What leaves room for a second version of each row, and some for a third.
+FILLFACTOR = 45
+
+
+def with_room(contender: Contender) -> Contender:
+    """Return the same on a table with room in its pages. Nobody serves or claims from it but to drain it."""
+    name = f"{contender.name}, fillfactor {FILLFACTOR}"
+    return replace(contender, name=name, fillfactor=FILLFACTOR, serve=None, claimer=None)
+
+
+OURS_WITH_ROOM = with_room(OURS)
+WITH_ROOM = (OURS_WITH_ROOM, with_room(BEFORE), with_room(BY_HAND), with_room(CLAIMING_AHEAD))
+
 #: By name, for the processes of the cells.
-ALL = {contender.name: contender for contender in (OURS, BEFORE, BY_HAND, *PEERS)}
+ALL = {contender.name: contender for contender in (OURS, BEFORE, BY_HAND, CLAIMING_AHEAD, *PEERS, *WITH_ROOM)}
 
 #: What the report names with its version.
 PACKAGES = ("Django", "psycopg", "pgqueuer", "asyncpg", "uvloop", "procrastinate", "django-tasks-db")

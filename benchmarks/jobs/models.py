@@ -58,9 +58,12 @@ class TimedByHand(Work):
     status_sequence = models.IntegerField(default=0, db_default=0)
     status_changed_at = models.DateTimeField(db_default=Now())
     status_next_at = models.DateTimeField(null=True)
+    status_next_at_pinned = models.BooleanField(default=False, db_default=False)
     status_lease_owner = models.CharField(max_length=100, default="", db_default="")
     status_lease_expires_at = models.DateTimeField(null=True)
     status_lease_token = models.BigIntegerField(default=0, db_default=0)
+    status_claimed_at = models.DateTimeField(null=True)
+    status_attempts = models.IntegerField(default=0, db_default=0)
     status_failures = models.IntegerField(default=0, db_default=0)
     status_crashes = models.IntegerField(default=0, db_default=0)
     status_error = models.TextField(default="", db_default="")
@@ -68,11 +71,11 @@ class TimedByHand(Work):
     class Meta:
         abstract = True
         indexes = [
-            models.Index(fields=["status"]),
+            models.Index(fields=["status", "status_next_at"], name="%(class)s_due"),
             models.Index(
-                fields=["status", "status_next_at"],
-                name="%(class)s_due",
-                condition=models.Q(status_next_at__isnull=False),
+                fields=["status_crashes", "status_next_at"],
+                name="%(class)s_crashes",
+                condition=models.Q(status_crashes__gt=0),
             ),
         ]
 
