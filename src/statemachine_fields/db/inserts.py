@@ -27,12 +27,14 @@ _thread = threading.local()
 class BulkCall:
     """One call of `bulk_create()`: how many rows it has, and the database's time at which it came to the first of them."""
 
-    __slots__ = ("began", "has_begun", "rows")
+    __slots__ = ("began", "has_begun", "rows", "told")
 
     def __init__(self) -> None:
         self.rows = 0
         self.has_begun = False
         self.began: datetime.datetime | None = None
+        #: In which states rows are due of which it was told.
+        self.told: set[Any] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a pickled instance is of no call, and no pickle has a class of ours in it

@@ -7,6 +7,7 @@ given the time at which it is due. No index has `lease_expires_at`, so that exte
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
@@ -19,6 +20,7 @@ from statemachine_fields.db.inserts import CallTime, InsertTime
 from statemachine_fields.db.rows import row_label
 from statemachine_fields.exceptions import TIMED, StateMachineError
 from statemachine_fields.schedule.handlers import is_timed_on
+from statemachine_fields.schedule.wakeups import seconds_until, wake
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -68,13 +70,40 @@ class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[mi
             return super().pre_save(model_instance, add)
         call = self.call_of(model_instance)
         if (given := given_time(self.bound, model_instance)) is not None:
-            return MachineValue(given) if call is None else CallTime(call, given=given)
-        schedule = self.bound.schedules.get(getattr(model_instance, self.bound.names.status))
+            return (
+                MachineValue(given) if call is None else DueTime(call, given=given, status=self._status(model_instance))
+            )
+        status = self._status(model_instance)
+        schedule = self.bound.schedules.get(status)
         delay = None if schedule is None else schedule.entry_delay()
         setattr(model_instance, self.attname, None)
         if delay is None:
             return MachineValue(None)
-        return DatabaseClock(delay) if call is None else CallTime(call, delay)
+        return DatabaseClock(delay) if call is None else DueTime(call, delay, status=status)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        if isinstance(value, DueTime) and self.bound is not None:  # in the transaction of a bulk_create()
+            self._wake(self.bound, value, connection)
+        return super().get_db_prep_save(value, connection)
+
+    def _status(self, instance: models.Model) -> str:
+        status: str = getattr(instance, self.bound.names.status)  # type: ignore[union-attr]  # of a machine's instance
+        return status
+
+    def _wake(self, bound: Binding[Any], value: DueTime, connection: Any) -> None:
+        """Tell workers of rows that are due when they are inserted, or soon, once for all of a state."""
+        if value.given is not None:
+            wake(bound, connection, value.status, seconds_until(value.given))
+        elif (bound, value.status) not in value.call.told:
+            value.call.told.add((bound, value.status))
+            wake(bound, connection, value.status, value.plus)
+
+
+@dataclass(frozen=True, slots=True)
+class DueTime(CallTime):
+    """When a row of a `bulk_create()` is due, and in which state."""
+
+    status: str = ""
 
 
 class PinnedField(ScheduleColumn, BooleanField):

@@ -49,8 +49,7 @@ def gate_of(bound: Binding[Any], queue: str) -> int:
 
 def seconds_until(when: datetime.datetime) -> float:
     """Return in how many seconds an instant is at the earliest. Clocks differ, and who is woken too soon sleeps again."""
-    now = timezone.now()
-    return (when - (now if timezone.is_aware(when) else timezone.make_naive(now))).total_seconds() - CLOCKS_DIFFER_BY
+    return (when - timezone.now()).total_seconds() - CLOCKS_DIFFER_BY
 
 
 def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None = 0.0) -> None:
