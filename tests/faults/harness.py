@@ -150,6 +150,10 @@ class Worker:
         """Return the lines of the log, less those that say every few seconds what was done so far."""
         return [line for line in self.log().splitlines() if " · " not in line]
 
+    def lines_of_status(self) -> list[str]:
+        """Return the others."""
+        return [line for line in self.log().splitlines() if " · " in line]
+
     def wait_for_log(self, text: str, *, within: float = PATIENCE) -> None:
         eventually(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-4000:]}", within=within)
 
@@ -332,6 +336,12 @@ def backends(role: str) -> list[int]:
             [f"statemachine_worker {role}"],
         )
         return [pid for (pid,) in cursor.fetchall()]
+
+
+def is_gate_held() -> bool:
+    """Say whether a listener waits for somebody to tell it of a row."""
+    held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"
+    return bool(execute(held))
 
 
 @contextmanager

@@ -15,7 +15,18 @@ from django.db import connections
 
 from lab.models import Booking, Chore, Letter, Loan, Noted, Payment
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import MARKED, check_invariants, create_chores, eventually, execute, marks_of, wait_until_all
+from statemachine_fields.schedule import wakeups
+from tests.faults.harness import (
+    MARKED,
+    check_invariants,
+    create_chores,
+    eventually,
+    eventually_in,
+    execute,
+    is_gate_held,
+    marks_of,
+    wait_until_all,
+)
 from tests.faults.injections import injected
 from tests.server import Server
 
@@ -287,3 +298,26 @@ def inherited(cursor):
         if rows := cursor.fetchall():
             found[what] = rows
     return found
+
+
+def test_workers_behind_a_pooler_poll_and_say_so(start_pooled):
+    """LISTEN seems to work there, and hears nothing of others. #28, I3."""
+    worker = start_pooled(database=TOLD, constants={"supervisor.STATUS_EVERY": 0.2})
+    worker.wait_for_log("Wake-ups do not work on database 'default': a pooler is in between.")
+    eventually_in("DONE", Chore, create_chores(1))
+    eventually(lambda: "polling every 0.1 s" in worker.lines_of_status()[-1], "the status line says so")
+    assert "woken by" not in worker.log()
+
+
+def test_who_writes_through_a_pooler_wakes_workers_that_have_none(pgbouncer, start_worker, monkeypatch):
+    start_worker(settings={"POLL_SECONDS": 300.0, "LEASE_SECONDS": 60.0})
+    eventually(is_gate_held, "it waits")
+    place = {**connections.settings["default"], "HOST": str(pgbouncer), "PORT": str(PORT), **TOLD}
+    with closing(connections["default"].__class__(place, "default")) as pooled:
+        pooled.ensure_connection()
+        with monkeypatch.context() as patch:
+            patch.setattr(wakeups, "knock", lambda connection, gates: None)
+            (chore,) = create_chores(1)
+        wakeups._quiet_until.clear()
+        wakeups.wake(Chore.states._meta, pooled, "NEW")
+    eventually_in("DONE", Chore, [chore], within=5)

@@ -249,10 +249,14 @@ def test_only_one_can_wait_behind_a_gate_and_says_when_it_leaves():
     try:
         assert second.dialect.take_gates(second.connection, [gate]) == set()
         Chore.objects.create()
-        assert [message for message in second.inbox.take() if message == str(gate)], "it hears all the same"
+        second.gates[gate] = Chore
+        assert second.heard() == [Chore], "it hears all the same"
         first.dialect.leave_gates(first.connection, [gate])
         second.dialect.send(second.connection, "the end")
-        assert second.inbox.take() == [f"left {gate}", "the end"]
+        messages = []
+        while "the end" not in messages:
+            messages += second.inbox.take()
+        assert messages == [f"left {gate}", "the end"]
         assert second.dialect.take_gates(second.connection, [gate]) == {gate}
     finally:
         first.connection.close()
