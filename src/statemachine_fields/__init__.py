@@ -16,6 +16,7 @@ from statemachine_fields.exceptions import (
     TransitionBlocked,
     UnknownState,
     UnrecordedStatusChange,
+    WaitTimeout,
 )
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
@@ -53,6 +54,7 @@ __all__ = [
     "TransitionBlocked",
     "UnknownState",
     "UnrecordedStatusChange",
+    "WaitTimeout",
     "handler",
     "transition_context",
 ]

@@ -25,6 +25,7 @@ __all__ = [
     "TransitionBlocked",
     "UnknownState",
     "UnrecordedStatusChange",
+    "WaitTimeout",
 ]
 
 
@@ -199,3 +200,27 @@ class UnrecordedStatusChange(StateMachineError):
             f"Use `.{self.machine}.transition_to({self.now!r})`, or refresh_from_db() to drop the assignment. "
             "Nothing was saved."
         )
+
+
+class WaitTimeout(StateMachineError, TimeoutError):
+    """A row did not get to any of the states that were waited for in the time that was given.
+
+    `status` is where it was last seen. The wait has changed nothing, neither the row nor the instance.
+    """
+
+    def __init__(self, label: str, states: Sequence[str], status: str, timeout: float) -> None:
+        super().__init__()  # an OSError, which takes two arguments for a number and a text of the system's
+        self.args = (label, list(states), status, timeout)
+        self.label, self.states, self.status, self.timeout = label, list(states), status, timeout
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label} did not get to {either(self.states)} within {self.timeout:g} seconds: it is in {self.status!r}. "
+            "Wait again, for longer if that is what it takes. If it was to move by itself, see that a worker is running."
+        )
+
+
+def either(states: Sequence[str]) -> str:
+    """Name states of which one is meant."""
+    *others, last = [repr(state) for state in states]
+    return f"{', '.join(others)} or {last}" if others else last

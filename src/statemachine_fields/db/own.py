@@ -1,4 +1,4 @@
-"""Connections of a worker's own: never from a pool, and with an end to everything they wait for.
+"""Connections of our own threads: never from a pool, and with an end to everything they wait for.
 
 The server ends what waits for a lock or takes too long. A server that has fallen silent cannot, so each statement also has
 a time by which it must be answered, after which another thread hangs up: see `overdue`.
@@ -50,10 +50,10 @@ class Limits:
         return cls(statement, min(statement * WAITING, LONGEST_WAIT))
 
 
-def own_connection(alias: str, role: str, limits: Limits) -> Any:
+def own_connection(alias: str, role: str, limits: Limits, program: str = "statemachine_worker") -> Any:
     """Return a new connection to a database, for one thread.
 
-    :param role: what it is for, as operators of the database see it.
+    :param role: what it is for, as operators of the database see it, after the name of the program.
     """
     given = connections[alias].settings_dict
     base = load_backend(given["ENGINE"]).DatabaseWrapper
@@ -61,8 +61,14 @@ def own_connection(alias: str, role: str, limits: Limits) -> Any:
     settings = {**given, "OPTIONS": options, "AUTOCOMMIT": True, "CONN_MAX_AGE": None}
     settings["CONN_HEALTH_CHECKS"] = False
     connection = dialect_for(connections[alias]).own_class(base)(settings, alias)
-    connection.role, connection.limits = role, limits
+    connection.program, connection.role, connection.limits = program, role, limits
     return connection
+
+
+def is_seen_by_others(connection: Any) -> bool:
+    """Say whether another connection would see what this one sees: none does with a database in memory."""
+    is_in_memory = getattr(connection, "is_in_memory_db", None)
+    return is_in_memory is None or not is_in_memory()
 
 
 @cache
@@ -74,6 +80,7 @@ def own_class(base: Any) -> type[Any]:
 class OwnConnection:
     """What is ours in the class of such a connection."""
 
+    program: str
     role: str
     limits: Limits
     #: Whether we talk to the server itself: what we set then is ours alone. Behind a pooler it is set for a transaction.
@@ -112,7 +119,7 @@ class OwnConnection:
             if pid == connection.connection.info.backend_pid:
                 self.is_direct = True
                 cursor.execute(LIMITS.format(local="false"), self._milliseconds)
-                name = f"statemachine_worker {self.role}"
+                name = f"{self.program} {self.role}"
                 cursor.execute("SELECT set_config('application_name', %s, false)", (name,))
 
     def _execute_within_limits(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:

@@ -15,7 +15,8 @@ from statemachine_fields.machine.initial_records import records_of_rows
 from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.machine.transition import transition
 from statemachine_fields.machine.twins import as_async
-from statemachine_fields.schedule.policy import plain
+from statemachine_fields.machine.waiting import await_for, wait_for
+from statemachine_fields.schedule.policy import Seconds, plain
 from statemachine_fields.schedule.rows import RowSchedule
 
 if TYPE_CHECKING:
@@ -159,6 +160,27 @@ class StateMachineAccessor(Generic[M]):
             self._bound, self._instance, plain(new_status), facts, update=update, record=record, forced=True
         )
 
+    def wait_for(self, *states: str, timeout: Seconds | None = None) -> StateTransition[M]:
+        """Wait until the row has reached one of the states, and return the record of the move that led there.
+
+        That is the first such move after those that the instance knows of, by its `<prefix>_sequence`; also if the row has
+        left the state again meanwhile. If there is none and the row is in one of the states already, it is the newest
+        record; or, for a row that was created there and has none, a record as `record_initial` would have written it, with
+        the number 0, which is not saved. The instance is left as it is: call `refresh_from_db()` to bring it up to the row.
+
+        :param timeout: seconds or a `timedelta`; with 0, look once. Without one there is no limit.
+        :raises WaitTimeout: the time is over. It is a `TimeoutError`, too.
+        :raises StateMachineError: the row has ended in another state, so that there is nothing to wait for.
+        :raises RowMissing: the instance was never saved, or its row is gone.
+        :raises UnknownState: one of the states is not declared. `ValueError` if none is named.
+        :raises TransactionManagementError: inside a transaction, which may hold the row that others are to move.
+        """
+        return wait_for(self._bound, self._instance, states, timeout)
+
+    async def await_for(self, *states: str, timeout: Seconds | None = None) -> StateTransition[M]:  # noqa: ASYNC109
+        """As `wait_for()`, without blocking the event loop, and without a thread that waits."""
+        return await await_for(self._bound, self._instance, states, timeout)
+
     def run_at(self, when: datetime.datetime | None = None) -> None:
         """Make the row due at an instant, sooner or later than its policy says; at once without one. For timed machines.
 
@@ -190,7 +212,7 @@ class StateMachineAccessor(Generic[M]):
     aforce_transition_to = as_async(force_transition_to)
 
 
-for _verb in ("transition_to", "force_transition_to", "run_at", "release", "resume"):  # no template may call them
+for _verb in ("transition_to", "force_transition_to", "run_at", "release", "resume", "wait_for"):  # not for templates
     getattr(StateMachineAccessor, _verb).alters_data = True
     getattr(StateMachineAccessor, f"a{_verb}").alters_data = True
 

@@ -24,6 +24,7 @@ from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept
 from statemachine_fields.machine.listeners import needs_each_row
 from statemachine_fields.machine.updates import auto_now_fields
+from statemachine_fields.machine.watcher import tell_watchers, watchers
 from statemachine_fields.schedule.policy import plain
 from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.signals import transition_rejected
@@ -99,6 +100,8 @@ class BulkTransitioner(Generic[M]):
             most = (self.connection.features.max_query_params or LARGEST_KEY_LIST * columns) // columns
             self.batches.batch_size = min(self.batches.batch_size, LARGEST_KEY_LIST, most)
             self.batches.run(self._move_in_a_transaction)
+        if watchers:
+            tell_watchers(self.bound, self.using)
         return self.result
 
     def _must_go_one_by_one(self) -> bool:

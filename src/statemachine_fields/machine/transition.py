@@ -20,6 +20,7 @@ from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import tell_rejection
 from statemachine_fields.machine.plan import plan_for
 from statemachine_fields.machine.transitioner import Transitioner, conflict_behind
+from statemachine_fields.machine.watcher import tell_watchers, watchers
 from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def transition(
     plan.bring_up(instance, to_status, moved)
     if plan.schedule is not None:
         wake(bound, connection, to_status, *plan.delays[to_status])
+    if watchers:
+        tell_watchers(bound, using, key)
     audit: Any = bound.audit_model
     made: Any = audit.__new__(audit)  # what __init__() would do, were it not asked so often
     its_state: Any = ModelState()

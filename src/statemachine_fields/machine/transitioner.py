@@ -28,6 +28,7 @@ from statemachine_fields.machine.listeners import is_heard, tell_rejection, told
 from statemachine_fields.machine.pending import Pending, not_saved, undone, watch
 from statemachine_fields.machine.plan import Plan, plan_for
 from statemachine_fields.machine.updates import Updates, is_expression
+from statemachine_fields.machine.watcher import tell_watchers, watchers
 from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
@@ -296,6 +297,8 @@ class Transitioner(Generic[M]):
                 self._save_pending(pending)
             else:
                 watch(pending, bound, row_label(instance), self.using)
+        if watchers:
+            tell_watchers(bound, self.using, bound.key_of(instance))
         if is_heard(transition_committed, bound.model):  # in the order of the moves, also of those that receivers make
             told = self._told(self.from_status)
             transaction.on_commit(
