@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from django.db import connections, models
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Of how many rows that have moved one statement reads records, and how many of them.
-MOST_MOVED = 50
+MOST_MOVED = 200
 MOST_RECORDS = 1000
 
 
@@ -122,9 +120,17 @@ def _look_at_records(bound: Binding[Any], waiters: Sequence[Waiter], using: str)
     waiting = list(waiters)
     while waiting:
         # Each record found is one that somebody waits for, so after an answer that is cut off there are fewer who wait.
-        wanted = {(each.key, each.seen, each.states): each for each in waiting}.values()
-        which = [Q(instance_id=each.pk, sequence__gt=each.seen, to_status__in=each.states) for each in wanted]
-        records = _records(bound, reduce(or_, which), using).order_by("instance_id", "sequence")[:MOST_RECORDS]
+        alike: defaultdict[tuple[int | None, tuple[str, ...]], list[Any]] = defaultdict(list)
+        for waiter in waiting:
+            alike[waiter.seen, waiter.states].append(waiter.pk)
+        which = Q(
+            *[
+                Q(instance_id__in=keys, sequence__gt=seen, to_status__in=states)
+                for (seen, states), keys in alike.items()
+            ],
+            _connector=Q.OR,
+        )
+        records = _records(bound, which, using).order_by("instance_id", "sequence")[:MOST_RECORDS]
         found: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
         for values in records:
             found[key_as_written(bound, values["instance_id"], using)].append(values)
