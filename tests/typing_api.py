@@ -26,6 +26,7 @@ from statemachine_fields import (
     StateTransition,
     Transition,
     TransitionBlocked,
+    WaitTimeout,
     transition_context,
 )
 
@@ -73,15 +74,18 @@ assert_type(
 assert_type(order.states.transition_to("PAID", expected=3), StateTransition[Order])
 assert_type(order.states.force_transition_to("PAID", reason="repair", update={"total": 0}), StateTransition[Order])
 assert_type(order.states.status_at(record.transitioned_at), str | None)
+assert_type(order.states.wait_for("PAID", "CANCELLED", timeout=10), StateTransition[Order])
+assert_type(order.states.wait_for("PAID", timeout=datetime.timedelta(minutes=1)).instance, Order)
 with transition_context(actor=user, request_id="7f3a"):
     pass
 
 
-def reasons(error: TransitionBlocked, lost: ConcurrentTransition) -> None:
+def reasons(error: TransitionBlocked, lost: ConcurrentTransition, late: WaitTimeout) -> None:
     assert_type(error.blockers, list[Blocker])
     assert_type([(blocker.code, blocker.message) for blocker in error.blockers], list[tuple[str, str]])
     assert_type(error.allowed, list[str])
     assert_type((lost.expected, lost.status, lost.sequence), tuple[str | int | None, str | None, int | None])
+    assert_type((late.states, late.status, late.timeout), tuple[list[str], str, float])
 
 
 # Many rows, and questions about them.
@@ -104,6 +108,7 @@ async def twins() -> None:
     assert_type(await order.states.aforce_transition_to("PAID", reason="repair"), StateTransition[Order])
     assert_type(await order.states.ablockers("PAID", user=user), list[Blocker])
     assert_type(await order.states.acan_transition_to("PAID"), bool)
+    assert_type(await order.states.await_for("PAID", timeout=1.5), StateTransition[Order])
     assert_type(await order.states.astatus_at(record.transitioned_at), str | None)
     assert_type(await Order.states.abulk_transition(Order.objects.all(), "CANCELLED"), BulkResult)
     assert_type(await Order.states.aimport_history([]), ImportResult)

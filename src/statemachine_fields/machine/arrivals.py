@@ -173,7 +173,8 @@ def _records(bound: Binding[Any], which: Q, using: str) -> models.QuerySet[Any, 
 
 
 def _give_up_if_ended(waiter: Waiter) -> None:
-    if waiter.status in waiter.bound.graph.terminal_states:
+    graph = waiter.bound.graph
+    if waiter.status in graph and graph.is_terminal(waiter.status):
         waiter.failed(
             StateMachineError(
                 f"{waiter.label} has ended in {waiter.status!r}, out of which no move leads, so it will never get to "
