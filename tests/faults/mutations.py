@@ -43,6 +43,7 @@ RUNNER = "tests/worker/test_runner.py"
 SUPERVISOR = "tests/worker/test_supervisor.py"
 EXECUTOR = "tests/worker/test_executor.py"
 PENDING = "tests/machine/test_pending.py"
+WAITING = "tests/machine/test_waiting.py"
 
 
 @dataclass(frozen=True)
@@ -920,6 +921,49 @@ MUTATIONS = [
         "if targets is not None and to_status not in targets:",
         "if targets is not None:",
         (JUDGE_TESTS,),
+    ),
+    Mutation(
+        "who waits is answered by the row, and not by its records",
+        "machine/arrivals.py",
+        "if waiter.sequence > waiter.seen:",
+        "if waiter.sequence > waiter.seen and waiter.status in waiter.states:",
+        (WAITING,),
+    ),
+    Mutation(
+        "who waits may be answered by a row that had the same key",
+        "machine/arrivals.py",
+        "records_of_rows(bound, all_rows(audit, using).filter(which))",
+        "all_rows(audit, using).filter(which)",
+        (WAITING,),
+    ),
+    Mutation(
+        "who waits is woken before the move is committed",
+        "machine/watcher.py",
+        "transaction.on_commit(partial(watcher.look_at, place), using=using)",
+        "watcher.look_at(place)",
+        (WAITING,),
+    ),
+    Mutation(
+        "a process that was forked waits for a thread of its parent",
+        "machine/watcher.py",
+        "    watchers.clear()",
+        "    pass",
+        (WAITING,),
+    ),
+    Mutation(
+        "who waits with a transaction of their own is not refused",
+        "machine/waiting.py",
+        "if not is_tested and (",
+        "if False and (",
+        (WAITING,),
+    ),
+    Mutation(
+        "who waits for an answer hangs up on no server that has fallen silent",
+        "machine/waiting.py",
+        """futures.wait([wait.waiter.future], wait.time_left(LIMITS.statement))
+                watcher.hang_up_if_silent()""",
+        "futures.wait([wait.waiter.future], wait.time_left(LIMITS.statement))",
+        (WAITING,),
     ),
 ]
 

@@ -141,14 +141,14 @@ class TestTheAnswer:
 
     def test_is_there_at_once_if_the_row_has_moved_since_it_was_loaded(self, row):
         move(row, "DONE")
-        assert row.states.wait_for("DONE").sequence == 1
+        assert row.states.wait_for("DONE", timeout=ENOUGH).sequence == 1
         assert watchers == {}
 
     @pytest.mark.parametrize("is_early", [True, False], ids=["before", "while waiting"])
     def test_may_be_of_a_state_that_the_row_has_only_passed_through(self, row, wait, is_early):
         if is_early:
             move(row, "DONE", "NEW")
-            assert row.states.wait_for("DONE").sequence == 1
+            assert row.states.wait_for("DONE", timeout=ENOUGH).sequence == 1
         else:
             answer = wait(row, "DONE")
             move(row, "DONE", "NEW", "FAILED")
@@ -156,9 +156,9 @@ class TestTheAnswer:
 
     def test_is_the_first_of_several(self, row):
         move(row, "DONE", "NEW", "DONE", "NEW")
-        assert row.states.wait_for("DONE").sequence == 1
-        assert row.states.wait_for("NEW", "DONE").sequence == 1
-        assert row.states.wait_for("NEW").sequence == 2
+        assert row.states.wait_for("DONE", timeout=ENOUGH).sequence == 1
+        assert row.states.wait_for("NEW", "DONE", timeout=ENOUGH).sequence == 1
+        assert row.states.wait_for("NEW", timeout=ENOUGH).sequence == 2
 
     def test_is_none_of_those_that_the_instance_knows_of(self, row, wait):
         fresh = move(row, "DONE", "NEW")
@@ -170,14 +170,14 @@ class TestTheAnswer:
 
     def test_is_the_newest_record_if_the_row_is_there_already(self, row):
         fresh = move(row, "DONE", "NEW", "DONE")
-        assert fresh.states.wait_for("DONE", "FAILED").sequence == 3
+        assert fresh.states.wait_for("DONE", "FAILED", timeout=ENOUGH).sequence == 3
 
     def test_is_the_first_record_of_a_row_that_was_recorded_when_it_was_made(self):
-        record = Logged.objects.create().states.wait_for("NEW")
+        record = Logged.objects.create().states.wait_for("NEW", timeout=ENOUGH)
         assert (record.from_status, record.sequence, record._state.adding) == ("", 1, False)
 
     def test_is_made_up_for_a_row_that_was_created_there(self, row):
-        record = row.states.wait_for("NEW")
+        record = row.states.wait_for("NEW", timeout=ENOUGH)
         row.refresh_from_db()
         assert (record.from_status, record.to_status, record.sequence) == ("", "NEW", 0)
         assert (record.transitioned_at, record.metadata) == (row.status_changed_at, {})
@@ -188,7 +188,7 @@ class TestTheAnswer:
     def test_leaves_the_instance_as_it_is_which_the_record_leads_back_to(self, row):
         move(row, "DONE")
         before = vars(row).copy()
-        record = row.states.wait_for("DONE")
+        record = row.states.wait_for("DONE", timeout=ENOUGH)
         assert vars(row) == before
         assert record.instance is row
 
@@ -196,7 +196,7 @@ class TestTheAnswer:
         """A router that reads elsewhere, as from a replica that is behind."""
         settings.DATABASE_ROUTERS = [ReadsElsewhere()]
         move(row, "DONE")
-        assert row.states.wait_for("DONE").sequence == 1
+        assert row.states.wait_for("DONE", timeout=ENOUGH).sequence == 1
 
     def test_counts_from_where_the_row_is_if_what_the_instance_knows_of_was_rolled_back(self, row, wait):
         with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -281,7 +281,7 @@ class TestRowsOfAllKinds:
         move(row, *states)
         assert answer.result(ENOUGH).sequence == 1
         assert answer.result().instance is row
-        assert row.states.wait_for(*states).to_status == states[-1]
+        assert row.states.wait_for(*states, timeout=ENOUGH).to_status == states[-1]
 
     def test_may_be_moved_as_rows_of_their_parent(self, wait):
         car = Car.objects.create()
@@ -322,7 +322,7 @@ class TestTheEnd:
             move(row, "FAILED")
         with pytest.raises(StateMachineError, match="has ended in 'FAILED'.*will never get to 'DONE'") as caught:
             if is_early:
-                row.states.wait_for("DONE")
+                row.states.wait_for("DONE", timeout=ENOUGH)
             else:
                 answer = wait(row, "DONE")
                 move(row, "FAILED")
@@ -331,12 +331,12 @@ class TestTheEnd:
 
     def test_in_another_state_does_not_hide_what_came_before(self, row):
         move(row, "DONE", "NEW", "FAILED")
-        assert row.states.wait_for("DONE").sequence == 1
+        assert row.states.wait_for("DONE", timeout=ENOUGH).sequence == 1
 
     def test_of_the_row_is_told(self, row):
         Stamped.objects.all().delete()
         with pytest.raises(RowMissing, match="no longer exists"):
-            row.states.wait_for("DONE")
+            row.states.wait_for("DONE", timeout=ENOUGH)
 
     def test_of_the_row_is_told_while_waiting(self, row, wait):
         answer = wait(row, "DONE")
@@ -608,8 +608,8 @@ class TestTheWatcher:
         assert not answer.done()
         is_away.clear()
         assert answer.result(ENOUGH).sequence == 1
-        said = [entry.getMessage() for entry in caplog.records]
-        assert said == [
+        until(lambda: len(caplog.records) > 1)
+        assert [entry.getMessage() for entry in caplog.records] == [
             "wait_for() has no database and tries again (default): gone fishing",
             "wait_for() has its database again (default).",
         ]
