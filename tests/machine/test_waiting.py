@@ -655,7 +655,7 @@ class TestTheWatcher:
             if not silent.is_set():
                 own.ensure_connection()
                 silent.set()
-                with own._answered(), own.wrap_database_errors, own.connection.cursor() as cursor:
+                with own.answered(), own.wrap_database_errors, own.connection.cursor() as cursor:
                     cursor.execute("SET statement_timeout = 0; SELECT pg_sleep(60)")
             look(bound, waiters, using)
 

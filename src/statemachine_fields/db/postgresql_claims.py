@@ -76,6 +76,7 @@ NEXT_DUE = """
 FIRST_WALK, LONGER_WALK, LONGEST_WALK = 16, 8, 1_000_000
 
 _claims: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
+_next_due: dict[Table, str] = {}
 
 
 class PostgreSQLClaims:
@@ -93,7 +94,10 @@ class PostgreSQLClaims:
         return [row[0] for row in prepared.run(connection, text, due_values(table, wanted, connection))]
 
     def next_due(self, connection: Any, table: Table, states: Sequence[str]) -> NextDue:
-        ((is_any, seconds),) = prepared.run(connection, NEXT_DUE.format(**table.quoted(connection)), ([*states],))
+        text = _next_due.get(table)
+        if text is None:
+            text = _next_due[table] = NEXT_DUE.format(**table.quoted(connection))
+        ((is_any, seconds),) = prepared.run(connection, text, ([*states],))
         return NextDue(is_any, seconds)
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
