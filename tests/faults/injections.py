@@ -12,6 +12,7 @@ import os
 import resource
 import time
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from django.apps import AppConfig
@@ -30,6 +31,7 @@ def injected(**injections: Any) -> dict[str, str]:
     :param other: the URL of its `DATABASES["other"]`.
     :param routers: its `DATABASE_ROUTERS`.
     :param asks: that an app of the project asks the database something as soon as it is ready.
+    :param spawn: that its processes are not forked, as on macOS.
     :param pipe: how many bytes the pipes to its supervisor hold.
     :param databases: URLs of other databases, by alias; what was `default` is then `main`.
     :param routers: its `DATABASE_ROUTERS`.
@@ -83,6 +85,8 @@ class Injections(AppConfig):
         if wanted.get("asks"):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
+        if wanted.get("spawn"):
+            import_module("statemachine_fields.worker.supervisor").sys = SimpleNamespace(platform="darwin")  # type: ignore[attr-defined]
         if "pipe" in wanted:
             supervisor: Any = import_module("statemachine_fields.worker.supervisor")
             process: Any = import_module("statemachine_fields.worker.process")

@@ -43,6 +43,11 @@ RUNNER = "tests/worker/test_runner.py"
 SUPERVISOR = "tests/worker/test_supervisor.py"
 EXECUTOR = "tests/worker/test_executor.py"
 PENDING = "tests/machine/test_pending.py"
+WAKEUPS = "tests/faults/test_wakeups.py"
+WAKEUPS_OF_ROWS = "tests/schedule/test_wakeups.py"
+LISTENING = "tests/worker/test_listening.py"
+LOOK_TIMER = "tests/worker/test_look_timer.py"
+POOLER = "tests/faults/test_pooler.py"
 WAITING = "tests/machine/test_waiting.py"
 
 
@@ -66,6 +71,97 @@ def uncompared(name: str, effect: str, column: str, tests: tuple[str, ...]) -> M
 
 
 MUTATIONS = [
+    Mutation(
+        "a gate that is taken without another look",
+        "worker/listening.py",
+        "self._hint(Hint.GATE, [",
+        "len([",
+        (f"{WAKEUPS}::TestListener::test_that_is_killed_keeps_no_row_from_being_found",),
+    ),
+    Mutation(
+        "no look after the moment in which nobody asks",
+        "worker/prefetch.py",
+        "self._again_at = time.monotonic() + ASK_AGAIN_AFTER + MARGIN",
+        'self._again_at = float("inf")',
+        (LOOK_TIMER, f"{WAKEUPS}::test_who_was_told_that_nobody_waits_costs_a_moment"),
+    ),
+    Mutation(
+        "what is heard while it is looked is forgotten",
+        "worker/prefetch.py",
+        "if self._wanted_at < self.at:",
+        "if False:",
+        (LOOK_TIMER,),
+    ),
+    Mutation(
+        "a worker sleeps past the time of the next row",
+        "worker/claiming.py",
+        "timer.sleep(None if self.options.once else lane.next_due().seconds)",
+        "timer.sleep(None)",
+        (f"{WAKEUPS}::test_a_row_is_run_at_the_time_it_was_given",),
+    ),
+    Mutation(
+        "workers are told before the commit",
+        "schedule/wakeups.py",
+        "    if not connection.in_atomic_block:\n",
+        "    if True:\n",
+        (WAKEUPS_OF_ROWS,),
+    ),
+    Mutation(
+        "who was told that nobody waits never asks again",
+        "schedule/wakeups.py",
+        "_quiet_until[alias, gate] = time.monotonic() + ASK_AGAIN_AFTER",
+        "_quiet_until[alias, gate] = time.monotonic() + 3600",
+        (WAKEUPS_OF_ROWS,),
+    ),
+    Mutation(
+        "a message that a rollback took along counts as sent",
+        "schedule/wakeups.py",
+        " and callbacks[kept[0]][1] is kept[1]:",
+        ":",
+        (WAKEUPS_OF_ROWS,),
+    ),
+    Mutation(
+        "those who ask collide",
+        "db/postgresql_wakeups.py",
+        "NOT pg_try_advisory_xact_lock_shared(gate)",
+        "NOT pg_try_advisory_xact_lock(gate)",
+        (WAKEUPS_OF_ROWS,),
+    ),
+    Mutation(
+        "a gate that is left in silence",
+        "db/postgresql_wakeups.py",
+        "'{LEFT}' || gate",
+        "'nothing'",
+        (WAKEUPS_OF_ROWS,),
+    ),
+    Mutation(
+        "a listener that listens through a pooler",
+        "worker/listening.py",
+        "if not connection.is_direct:",
+        "if False:",
+        (f"{POOLER}::test_workers_behind_a_pooler_poll_and_say_so",),
+    ),
+    Mutation(
+        "messages that do not arrive are not missed",
+        "worker/listening.py",
+        'return self._give_up("messages from other connections do not arrive")',
+        "return True",
+        (LISTENING,),
+    ),
+    Mutation(
+        "a new listener is not told who is idle",
+        "worker/ear.py",
+        "self._told.pop(lane, None)",
+        "pass",
+        (LISTENING, f"{WAKEUPS}::TestListener::test_that_is_killed_is_replaced_and_the_gate_is_held_again"),
+    ),
+    Mutation(
+        "rows are kept behind handlers that do not end",
+        "worker/inflight.py",
+        "if begun and max(begun) < now - STALLED:",
+        "if False:",
+        (f"{WAKEUPS}::test_rows_that_a_busy_process_has_taken_ahead_are_left_to_an_idle_one",),
+    ),
     Mutation(
         "a move by save() that does not ask the row",
         "machine/transitioner.py",

@@ -25,6 +25,7 @@ from tests.faults.harness import (
     wait_for_run,
     wait_until_all,
 )
+from tests.faults.injections import injected
 
 #: So long that no test would wait for it: whoever sees a row was told of it.
 NEVER = {"POLL_SECONDS": 300.0, "LEASE_SECONDS": 60.0}
@@ -65,6 +66,13 @@ def test_a_new_row_is_run_at_once(start_idle):
     worker = start_idle()
     assert is_run_at_once()
     eventually(lambda: WOKEN in worker.log().splitlines()[-1], "the status line says so")
+    assert worker.terminate() == 0
+    check_invariants(moves=2, terminal=True, released=True)
+
+
+def test_where_processes_are_not_forked_it_is_the_same(start_idle):
+    worker = start_idle("--processes", "2", environment=injected(spawn=True))
+    assert is_run_at_once()
     assert worker.terminate() == 0
     check_invariants(moves=2, terminal=True, released=True)
 

@@ -359,6 +359,15 @@ class TestTheEnd:
         twin = pickle.loads(pickle.dumps(error))  # noqa: S301
         assert (str(twin), vars(twin), twin.args) == (str(error), vars(error), error.args)
 
+    def test_of_the_time_is_not_told_of_a_row_that_is_there_by_then(self, wait, slow, monkeypatch):
+        """Where many wait, the watcher looks less often than some have time for."""
+        for module in (straight, transitioner):  # as of a move by another process
+            monkeypatch.setattr(module, "tell_watchers", lambda *place: None)
+        row = Vehicle.objects.create()
+        answer = wait(row, "MOVING", timeout=1.0)
+        move(row, "MOVING")
+        assert answer.result(ENOUGH).to_status == "MOVING"
+
     def test_of_the_time_tells_where_the_row_has_got_to(self, wait, looks):
         row = Vehicle.objects.create()
         answer = wait(row, "SCRAPPED", timeout=0.5)

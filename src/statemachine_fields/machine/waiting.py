@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent import futures
+from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections, models, router
+from django.db import InterfaceError, OperationalError, connections, models, router
 from django.db.transaction import TransactionManagementError
 
 from statemachine_fields.db.own import is_seen_by_others
@@ -40,6 +41,7 @@ def wait_for(bound: Binding[M], instance: M, states: tuple[str, ...], timeout: S
             while not wait.is_over:
                 futures.wait([wait.waiter.future], wait.time_left(LIMITS.statement))
                 watcher.hang_up_if_silent()
+        wait.look_for_the_last_time()
     while not wait.is_over:
         time.sleep(wait.time_left(TICK))
         wait.look()
@@ -64,6 +66,8 @@ async def await_for(
                     watcher.hang_up_if_silent()
             finally:
                 future.cancel()
+        if wait.is_unanswered:
+            await sync_to_async(wait.look_for_the_last_time)()
     while not wait.is_over:
         await asyncio.sleep(wait.time_left(TICK))
         await sync_to_async(wait.look)()
@@ -88,9 +92,8 @@ class Wait(Generic[M]):
         if instance._state.adding or instance.pk is None:
             raise RowMissing(self.label, saved=False)
         self.using = router.db_for_write(type(instance), instance=instance)
-        seen: int | None = vars(instance).get(bound.names.sequence)
-        wanted = [plain(state) for state in states]
-        self.waiter = Waiter(bound, bound.key_of(instance), self.label, wanted, seen, self.using)
+        self.states = [plain(state) for state in states]
+        self.waiter = self._new_waiter()
         #: Whether the watcher looks, and not the caller.
         self.is_watched = False
 
@@ -108,23 +111,39 @@ class Wait(Generic[M]):
         self.look()
         self.is_watched = not (is_tested or self.waiter.future.done()) and is_seen_by_others(connection)
 
+    def _new_waiter(self) -> Waiter:
+        bound, seen = self.bound, vars(self.instance).get(self.bound.names.sequence)
+        return Waiter(bound, bound.key_of(self.instance), self.label, self.states, seen, self.using)
+
+    @property
+    def is_unanswered(self) -> bool:
+        return not self.waiter.future.done() or self.waiter.future.cancelled()
+
     def look(self) -> None:
         look(self.bound, [self.waiter], self.using)
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an answer; raise if there is none and the time is up."""
+        """Whether there is an answer, or no more time."""
         if self.waiter.future.done():
             return True
-        if self.ends_at is not None and time.monotonic() >= self.ends_at:
-            raise WaitTimeout(self.label, self.waiter.states, self.waiter.status, self.seconds or 0.0)
-        return False
+        return self.ends_at is not None and time.monotonic() >= self.ends_at
 
     def time_left(self, most: float) -> float:
         return most if self.ends_at is None else min(max(self.ends_at - time.monotonic(), 0.0), most)
 
+    def look_for_the_last_time(self) -> None:
+        """Look once more if the time is up: where many wait, it may be a while since anybody has."""
+        if self.is_unanswered:
+            status, self.waiter = self.waiter.status, self._new_waiter()  # the watcher may still look for the other
+            self.waiter.status = status
+            with suppress(OperationalError, InterfaceError):  # then nobody could have
+                self.look()
+
     def record(self) -> StateTransition[M]:
-        """Return the record that was waited for, or raise the error that came in its place."""
+        """Return the record that was waited for, or raise the error that came in its place; or that the time is up."""
+        if self.is_unanswered:
+            raise WaitTimeout(self.label, self.waiter.states, self.waiter.status, self.seconds or 0.0)
         arrival = self.waiter.future.result()
         values = deepcopy(arrival.values)  # others may wait for the same
         if not arrival.is_recorded:

@@ -74,11 +74,9 @@ def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None
         return  # nothing is ever committed, and tests count what waits for it
     kept: tuple[int, Message] | None = vars(connection).get(SLOT)
     callbacks = connection.run_on_commit
-    if kept is not None and kept[0] < len(callbacks):  # unless a rollback has taken it along
-        sids, message, *_ = callbacks[kept[0]]
-        if message is kept[1] and sids == set(connection.savepoint_ids):
-            message.gates.add(gate)
-            return
+    if kept is not None and len(callbacks) > kept[0] and callbacks[kept[0]][1] is kept[1]:  # no rollback took it along
+        kept[1].gates.add(gate)
+        return
     message = Message(connection, gate)
     vars(connection)[SLOT] = (len(callbacks), message)
     connection.on_commit(message, robust=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-#: What a worker process says: its slot, a lane, and whether it could take rows of it and has none.
-IDLE = struct.Struct("!HH?")
+#: What a worker process says, as `struct` has it: its slot, a lane, and whether it could take rows of it and has none.
+IDLE = "!HH?"
 #: What the listener says: what, and of which lane.
-HINT = struct.Struct("!BH")
+HINT = "!BH"
 #: How many messages are read at once.
 MOST = 1000
 
@@ -42,10 +42,10 @@ class Wire:
 
     reader: Connection
     writer: Connection
-    message: struct.Struct
+    message: str
 
     @classmethod
-    def of(cls, context: Any, message: struct.Struct) -> Wire:
+    def of(cls, context: Any, message: str) -> Wire:
         reader, writer = context.Pipe(duplex=False)
         return cls(reader, writer, message)
 
@@ -53,11 +53,12 @@ class Wire:
         """Write a message, unless nobody reads and there is no room."""
         with contextlib.suppress(OSError):
             os.set_blocking(self.writer.fileno(), False)
-            os.write(self.writer.fileno(), self.message.pack(*values))
+            os.write(self.writer.fileno(), struct.pack(self.message, *values))
 
     def receive(self) -> Iterator[tuple[Any, ...]]:
         """Wait for messages, and yield those that are there."""
-        yield from self.message.iter_unpack(os.read(self.reader.fileno(), self.message.size * MOST))
+        data = os.read(self.reader.fileno(), struct.calcsize(self.message) * MOST)
+        yield from struct.iter_unpack(self.message, data)
 
 
 @dataclass(frozen=True, slots=True)
