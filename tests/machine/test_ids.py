@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
+import pickle
 import threading
 import time
 import uuid
 
-from statemachine_fields.machine.ids import uuid7, uuid7_floor, uuid7_from
+from statemachine_fields.machine.ids import uuid7, uuid7_floor, uuid7_from, uuid7_many
 
 
 def test_ids_are_version_7_of_the_standard_variant():
@@ -30,6 +32,20 @@ def test_ids_made_by_several_threads_are_distinct():
     for thread in threads:
         thread.join()
     assert len(set(made)) == 8_000
+
+
+def test_ids_made_together_ascend_and_are_ids_like_others():
+    before, made, after = uuid7(), uuid7_many(1000), uuid7()
+    assert [before.int >> 80, *(each.int >> 80 for each in made), after.int >> 80] == sorted(
+        each.int >> 80 for each in [before, *made, after]
+    )
+    assert made == sorted(set(made))
+    for each in made[:3]:
+        same = uuid.UUID(int=each.int)
+        assert (same, hash(same), str(same), repr(same), same.version) == (each, hash(each), str(each), repr(each), 7)
+        assert (each.is_safe, each.variant) == (uuid.SafeUUID.unknown, uuid.RFC_4122)
+        assert copy.deepcopy(each) == pickle.loads(pickle.dumps(each)) == each  # noqa: S301 - it is ours
+    assert uuid7_many(0) == []
 
 
 def test_an_id_tells_when_it_was_made():

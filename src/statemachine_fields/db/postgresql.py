@@ -6,8 +6,6 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import models
-
 from statemachine_fields.db import prepared
 from statemachine_fields.db.clock import EPOCH
 from statemachine_fields.db.columns import Table
@@ -101,9 +99,6 @@ LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO
 # As a number, and so in UTC: without USE_TZ the driver would read local time, in which an hour comes twice a year, and to
 # which no seconds can be added.
 CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
-#: Keys that are sent as they are, if they are numbers.
-NUMBERS = (models.AutoField, models.BigAutoField, models.IntegerField, models.BigIntegerField)
 
 
 class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
@@ -222,7 +217,7 @@ class RowWrite:
     def __init__(self, table: Table, text: str) -> None:
         self.text = text
         self._key_field = table.key_field
-        self._is_number = type(table.key_field) in NUMBERS
+        self._is_number = type(table.key_field) in prepared.NUMBERS
 
     def __call__(
         self, connection: Any, key: Any, given: tuple[Any, ...], compared: tuple[Any, ...], record: tuple[Any, ...]
