@@ -336,14 +336,14 @@ class Events:
 
     def committed(self, outcomes: Sequence[RowOutcome]) -> None:
         """Report outcomes of one lane that the database has."""
-        counts: Counts = {}
+        spent: dict[tuple[str, str], list[float]] = {}
         machine = str(outcomes[0].lease.lane)
         for outcome in outcomes:
             outcome.is_reported = True
-            kind = outcome.counted_as or outcome.kind
-            add_to(counts, (machine, outcome.lease.status, kind), 1, outcome.lease.seconds)
-        for key, (number, seconds) in counts.items():
-            self.count(*key, number, seconds)
+            lease = outcome.lease
+            spent.setdefault((lease.status, outcome.counted_as or outcome.kind), []).append(lease.seconds)
+        for (state, kind), seconds in spent.items():
+            self.count(machine, state, kind, len(seconds), sum(seconds))
         for outcome in outcomes:
             if outcome.error or outcome.is_news:
                 outcome.report(self.digest)
