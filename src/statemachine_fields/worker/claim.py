@@ -173,24 +173,26 @@ class Claimer:
             if len(set(lane.priorities)) > 1:
                 rows.sort(key=lambda row: -lane.schedules[row.values[status]].priority)
         converted, instances = self._instances(lane, rows)
+        schedules = lane.schedules
         leases = []
         for row, values, instance in zip(rows, converted, instances, strict=True):
             failed = isinstance(instance, Exception)
+            state = values[status]
             leases.append(
-                Lease(
-                    lane=lane,
-                    schedule=lane.schedules[values[status]],
-                    key=values[key],
-                    token=values[token],
-                    status=values[status],
-                    sequence=values[sequence],
-                    failures=values[failures],
-                    crashes=values[crashes],
-                    age=row.age,
-                    error=values[error],
-                    instance=None if failed else instance,
-                    load_error=instance if failed else None,
-                    trusted_until=trusted_until,
+                Lease(  # in the order of its fields: names cost a fifth of it
+                    lane,
+                    schedules[state],
+                    values[key],
+                    values[token],
+                    state,
+                    values[sequence],
+                    values[failures],
+                    values[crashes],
+                    row.age,
+                    values[error],
+                    None if failed else instance,
+                    instance if failed else None,
+                    trusted_until,
                 )
             )
         return leases
