@@ -807,10 +807,10 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
         isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
         "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
         1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
@@ -831,10 +831,10 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
         isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
         "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
         1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
@@ -851,10 +851,10 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
         isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
         "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
         1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
@@ -875,10 +875,10 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "id",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
+        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
+        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
+        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
         isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
         "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
         1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
@@ -1401,7 +1401,7 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
@@ -1426,7 +1426,7 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
@@ -1446,7 +1446,7 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
@@ -1471,7 +1471,7 @@ WITH due AS MATERIALIZED (
         clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING (extract(epoch FROM statement_timestamp()) - extract(epoch FROM "status_changed_at"))::float8, "status",
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
         1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
         1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
