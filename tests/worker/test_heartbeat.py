@@ -45,7 +45,7 @@ def refuse(monkeypatch, lots, keys):
     real = type(lots).beat
 
     def beat(lane, asked, *args):
-        if not keys.isdisjoint(asked):
+        if lane.bound is lots.bound and not keys.isdisjoint(asked):  # rows of others may have the same keys
             raise DatabaseError("a trigger")
         return real(lane, asked, *args)
 
