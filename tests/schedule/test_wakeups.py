@@ -15,6 +15,7 @@ from django.utils import timezone
 from lab.models import Chore, Loan, Lot, Noted, Payment
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.schedule import wakeups
+from statemachine_fields.schedule.reschedule import Rescheduler
 from statemachine_fields.schedule.wakeups import gate_of
 from tests.worker.rows import claim_one, lane_of, only_postgresql, set_clock
 
@@ -117,6 +118,14 @@ def test_nothing_is_told_of_what_is_undone(way, chore, idler):
         WAYS[way](chore)
         transaction.set_rollback(True)
     assert idler.heard() == []
+
+
+def test_rows_that_get_a_time_by_rescheduling_are_told_of(chore, idler):
+    set_clock(chore, next_at=None)
+    Rescheduler(Chore.states._meta, using="default", dry_run=True).run()
+    assert idler.heard() == []
+    Rescheduler(Chore.states._meta, using="default").run()
+    assert idler.heard() == [Chore]
 
 
 def test_nothing_is_told_where_nothing_is_due(chore, idler):

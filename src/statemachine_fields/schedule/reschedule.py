@@ -18,6 +18,7 @@ from django.db.models.functions import Coalesce, Least
 from statemachine_fields.db.batches import Batches, Done
 from statemachine_fields.db.clock import ComputedTime, StatementClock
 from statemachine_fields.db.rows import all_rows
+from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -83,6 +84,9 @@ class Rescheduler:
 
     def run(self) -> dict[str, Changes]:
         self.batches.run(self._reschedule)
+        for state, changes in self.changes.items():
+            if (changes.gained or changes.changed) and not self.dry_run:
+                wake(self.bound, self.batches.connection, state)  # some may be due by now
         return self.changes
 
     def _reschedule(self, rows: models.QuerySet[Any]) -> Done:
