@@ -112,6 +112,23 @@ def test_in_a_transaction_it_is_told_once_and_after_the_commit(way, chore, idler
     assert idler.heard() == [Chore]
 
 
+@pytest.mark.parametrize("way", ["a new row", "get_or_create()", "bulk_create()", "a time that is soon"])
+def test_who_is_told_of_a_new_row_finds_it(way, chore, idler, monkeypatch):
+    """Not every `bulk_create()` has a transaction whose end could be waited for."""
+    seen, knock = [], wakeups.knock
+
+    def knocking(*args):
+        with idler.connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM lab_chore")
+            seen.append(cursor.fetchone()[0])
+        knock(*args)
+
+    monkeypatch.setattr(wakeups, "knock", knocking)
+    WAYS[way](chore)
+    assert seen == [3 if way == "bulk_create()" else 2]
+    assert connection.execute_wrappers == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_told_of_what_is_undone(way, chore, idler):
     with transaction.atomic():

@@ -20,7 +20,7 @@ from statemachine_fields.db.inserts import CallTime, InsertTime
 from statemachine_fields.db.rows import row_label
 from statemachine_fields.exceptions import TIMED, StateMachineError
 from statemachine_fields.schedule.handlers import is_timed_on
-from statemachine_fields.schedule.wakeups import seconds_until, wake
+from statemachine_fields.schedule.wakeups import seconds_until, wake_after_insert
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -82,7 +82,7 @@ class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[mi
         return DatabaseClock(delay) if call is None else DueTime(call, delay, status=status)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        if isinstance(value, DueTime) and self.bound is not None:  # in the transaction of a bulk_create()
+        if isinstance(value, DueTime) and self.bound is not None:
             self._wake(self.bound, value, connection)
         return super().get_db_prep_save(value, connection)
 
@@ -92,11 +92,10 @@ class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[mi
 
     def _wake(self, bound: Binding[Any], value: DueTime, connection: Any) -> None:
         """Tell workers of rows that are due when they are inserted, or soon, once for all of a state."""
-        if value.given is not None:
-            wake(bound, connection, value.status, seconds_until(value.given))
-        elif (bound, value.status) not in value.call.told:
-            value.call.told.add((bound, value.status))
-            wake(bound, connection, value.status, value.plus)
+        if (bound, value.status) in value.call.told or (value.given is not None and seconds_until(value.given) > 0):
+            return
+        value.call.told.add((bound, value.status))
+        wake_after_insert(bound, connection, value.status, value.plus or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

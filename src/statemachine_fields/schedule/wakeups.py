@@ -82,6 +82,23 @@ def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None
     connection.on_commit(message, robust=True)
 
 
+def wake_after_insert(bound: Binding[Any], connection: Any, state: str, seconds: float | None) -> None:
+    """Do the same for rows that the next INSERT on the connection is about. A `bulk_create()` may have no transaction."""
+    if connection.in_atomic_block:
+        wake(bound, connection, state, seconds)
+        return
+
+    def insert(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if not str(sql).lstrip().startswith("INSERT"):
+            return execute(sql, params, many, context)
+        connection.execute_wrappers.remove(insert)
+        result = execute(sql, params, many, context)
+        wake(bound, connection, state, seconds)
+        return result
+
+    connection.execute_wrappers.append(insert)
+
+
 class Message:
     """What one transaction has to tell when it is committed."""
 

@@ -345,8 +345,9 @@ class Supervisor:
         running = sum(sum(report.running.values()) for report in reports)
         held = sum(report.held for report in reports)
         processes = f"{len(self.children)} process{'' if len(self.children) == 1 else 'es'}"
-        in_hand = f"{running:,} running, {held:,} held"
-        logger.info("%s", " · ".join([processes, *counts, in_hand, self.listener.words]))
+        is_waiting = not (self.is_stopping or self.options.once)  # for rows that become due
+        words = [f"{running:,} running, {held:,} held", *([self.listener.words] if is_waiting else [])]
+        logger.info("%s", " · ".join([processes, *counts, *words]))
 
 
 #: The counts of the status line besides the moves.
