@@ -26,7 +26,7 @@ transition_rejected = Signal()
 
 # What workers tell. The sender is the model class; all carry `machine` and `using`. Errors of receivers are logged.
 
-#: Sent when a worker has taken rows. Further arguments: `keys`, `owner`.
+#: Sent when a worker has taken rows, and when rows that it has go on in another state. Further arguments: `keys`, `owner`.
 leases_claimed = Signal()
 
 #: Sent when a worker has taken a row that another held and said nothing of. Further arguments: `instance`, `crashes`

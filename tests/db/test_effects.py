@@ -20,6 +20,7 @@ from statemachine_fields.db.effects import (
     BEAT,
     CLAIM,
     ENTER,
+    ENTER_CLAIMED,
     RECOVER,
     RELEASE,
     RUN_AT,
@@ -64,11 +65,16 @@ class TestWords:
 
     @each_effect
     def test_only_what_takes_or_ends_a_lease_raises_the_token(self, effect):
-        assert ("lease_token" in effect.changes) == (effect in [*ENDS, CLAIM])
+        assert ("lease_token" in effect.changes) == (effect in [*ENDS, CLAIM, ENTER_CLAIMED])
 
     @each_effect
     def test_an_effect_that_counts_a_move_says_when_it_was(self, effect):
-        assert ("sequence" in effect.changes) == ("changed_at" in effect.changes) == (effect in (ENTER, ANNOUNCE))
+        is_move = effect in (ENTER, ANNOUNCE, ENTER_CLAIMED)
+        assert ("sequence" in effect.changes) == ("changed_at" in effect.changes) == is_move
+
+    def test_to_enter_claimed_is_to_enter_and_to_claim(self):
+        """What both set, the claim does, which comes later."""
+        assert ENTER_CLAIMED.changes == {**ENTER.changes, **CLAIM.changes}
 
 
 @each_effect
@@ -193,7 +199,28 @@ def write_queryset(bound, effect, key, before, given):
     return rows.update(**effect.as_update(bound.names, bound.table.columns, **given)) == 1
 
 
-WAYS = {"one row": write_alone, "many rows": write_many, "a queryset": write_queryset}
+def write_and_read_many(bound, effect, key, before, given):
+    """As many rows, and what is read is what is there then."""
+    rows = {"key": [key], "was_status": [before["status"]], **{column: [value] for column, value in given.items()}}
+    fields = tuple(bound.model._meta.concrete_fields)
+    found = dialect_for(connection).write_and_read_rows(
+        connection, bound.table, effect, rows, fields, compares=("status",)
+    )
+    if connection.vendor == "postgresql":  # elsewhere the converters of the fields have not seen the values yet
+        names = [field.attname for field in fields]
+        read = {key: dict(zip(names, claimed.values, strict=True)) for key, claimed in found.items()}
+        for row in read.values():
+            there = state_of(bound, key)
+            assert {column: row[getattr(bound.names, column)] for column in there} == there
+    return {*found} == {key}
+
+
+WAYS = {
+    "one row": write_alone,
+    "many rows": write_many,
+    "many rows that are read": write_and_read_many,
+    "a queryset": write_queryset,
+}
 
 
 @pytest.mark.django_db
@@ -206,7 +233,9 @@ def test_the_same_row_comes_of_it_whoever_writes(bound, effect):
     ways = dict(WAYS)
     if effect is RUN_AT or not bound.is_timed:  # which no statement over many rows writes
         del ways["many rows"]
-    if effect in (CLAIM, BEAT):  # which the columns let nobody else write
+    if effect is not ENTER_CLAIMED or not bound.is_timed:  # of the others not all leave the row leased
+        del ways["many rows that are read"]
+    if effect in (CLAIM, BEAT, ENTER_CLAIMED):  # which the columns let nobody else write
         del ways["a queryset"]
 
     @settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])

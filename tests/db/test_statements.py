@@ -23,11 +23,11 @@ from django.db import connection, transaction
 from django.db.models.sql import compiler
 from django.test.utils import CaptureQueriesContext, override_settings
 
-from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lot, Reasoned, Stamped
+from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lot, Reasoned, Relay, Stamped
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import dialect_for
-from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, UNCLAIM
+from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM
 from statemachine_fields.machine.ids import uuid7
 
 pytestmark = [
@@ -37,6 +37,9 @@ pytestmark = [
 
 FILE = Path(__file__).with_name(f"statements-{connection.vendor}.sql")
 LINE = 120
+
+#: What is compared of a row that moves, and of one that went on.
+STATE, OWNER = ("lease_token", "status"), ("lease_token", "lease_owner")
 
 #: Where a statement is broken into lines, and what opens a part of it that is broken, too.
 CLAUSE = re.compile(
@@ -78,6 +81,7 @@ TIMED = [
     Kind("timed", ByWorker, "LAST"),
     Kind("timed, with an auto_now field", Lot, "SOLD", update={"amount": 2}, work="enter"),
     Kind("timed, with a text for a key", Coupon, "DONE", {"code": "abc"}),
+    Kind("timed, whose rows run ahead", Relay, "TWO"),
 ]
 
 
@@ -185,10 +189,19 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         )
         assert done == {row.pk}
 
+    def read(effect: Any, row: Any, compares: Any, **given: Any) -> Any:
+        was: dict[str, Any] = {"lease_token": token_of(row), "lease_owner": "", "status": state}
+        rows = {"key": [row.pk], **{f"was_{name}": [was[name]] for name in compares}}
+        rows |= {name: [value] for name, value in given.items()}
+        fields, records = tuple(model._meta.concrete_fields), effect is ENTER_CLAIMED
+        found = dialect.write_and_read_rows(connection, table, effect, rows, fields, compares=compares, records=records)
+        assert {*found} == {row.pk}
+
     def token_of(row: Any) -> int:
         return int(getattr(row, bound.names.lease_token))
 
     moving: dict[str, Any] = {"status": kind.to_status, "next_at": 60.0, "record": uuid7(), "metadata": "{}"}
+    taking = {"lease_owner": "me", "lease_expires_at": 60.0}
     staying = {"failures": 1, "error": "no", "next_at": 60.0, "horizon": 600.0}
     yield "claim what is due", lambda row: dialect.claim(connection, table, wanted())
     yield "claim all but what is set aside", lambda row: dialect.claim(connection, table, wanted(aside=[row.pk]))
@@ -198,6 +211,9 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "enter a state", lambda row: write(ENTER, row, **moving)
     if kind.update:
         yield "enter a state with update=", lambda row: write(ENTER, row, kind.update.items(), **moving)
+    if bound.machine.run_ahead:
+        yield "enter a state and go on there", lambda row: read(ENTER_CLAIMED, row, compares=STATE, **moving, **taking)
+        yield "find a row that went on unheard", lambda row: read(BEAT, row, compares=OWNER, lease_expires_at=60.0)
     yield "stay", lambda row: write(STAY, row, **staying)
     yield "release", lambda row: write(RELEASE, row, compares=("lease_token",))
     yield "release before it was tried", lambda row: write(UNCLAIM, row, compares=("lease_token",))

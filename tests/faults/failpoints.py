@@ -26,6 +26,8 @@ CALLS = {
     "handler": "statemachine_fields.worker.executor:HandlerExecutor.run",
     "commit": "statemachine_fields.worker.commit:Committer.write_group",
     "move": "statemachine_fields.worker.lease:Lane.enter",
+    "advance": "statemachine_fields.worker.lease:Lane.enter_claimed",
+    "adopt": "statemachine_fields.worker.lease:Lane.adopt",
     "settle": "statemachine_fields.worker.lease:Lane.stay",
     "beat": "statemachine_fields.worker.heartbeat:Heartbeat._beat",
     "extend": "statemachine_fields.worker.lease:Lane.beat",

@@ -49,6 +49,9 @@ LISTENING = "tests/worker/test_listening.py"
 LOOK_TIMER = "tests/worker/test_look_timer.py"
 POOLER = "tests/faults/test_pooler.py"
 WAITING = "tests/machine/test_waiting.py"
+AHEAD = "worker/ahead.py"
+RUN_AHEAD = "tests/worker/test_run_ahead.py"
+RUN_AHEAD_FAULTS = "tests/faults/test_run_ahead.py"
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,123 @@ MUTATIONS = [
         "guards[name] = marks[-1].to",
         ("tests/machine/test_guards.py",),
     ),
+    Mutation(
+        "a row that goes on keeps its token",
+        EFFECTS,
+        '{"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})',
+        '{"status": Becomes.GIVEN, **_COUNTED, **_FRESH, **dict([*_TAKEN.items()][1:])})',
+        (RUN_AHEAD,),
+    ),
+    uncompared("ENTER CLAIMED without the token", "enter claimed", "lease_token", (RUN_AHEAD,)),
+    uncompared("ENTER CLAIMED without the from-state", "enter claimed", "status", (RUN_AHEAD,)),
+    Mutation(
+        "a lost answer to a move that goes on is taken for written",
+        "worker/commit.py",
+        "            unclear = self._adopt(lane, [each for each in repeated if each.lease.key in found])\n",
+        "            unclear = []\n",
+        (RUN_AHEAD, RUN_AHEAD_FAULTS),
+    ),
+    Mutation(
+        "a lost answer to a move that goes on is taken for unwritten",
+        AHEAD,
+        "        self.write = Write(self.enter, has_record, ADVANCER)",
+        "        self.write = Write(self.enter, lambda lane, outcomes: set(), ADVANCER)",
+        (RUN_AHEAD, RUN_AHEAD_FAULTS),
+    ),
+    Mutation(
+        "a row is adopted whoever holds it",
+        "worker/lease.py",
+        'compares = self.bound.table, ("lease_token", "lease_owner")',
+        'compares = self.bound.table, ("lease_token",)',
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "a row is adopted whatever its token is",
+        "worker/lease.py",
+        'compares = self.bound.table, ("lease_token", "lease_owner")',
+        'compares = self.bound.table, ("lease_owner",)',
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "a row that is locked while it is found out is left alone",
+        AHEAD,
+        "return {each for each in outcomes if each.lease.key not in found and self._is_held(each)}",
+        "return set()",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "rows that could not be loaded after their move are not found out",
+        AHEAD,
+        "outcome.is_repeated = True  # they",
+        "outcome.is_repeated = False  # they",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "a lease of a try that was undone is handed on",
+        "worker/commit.py",
+        "            outcome.following = None  # of a try that was undone\n",
+        "            pass\n",
+        (RUN_AHEAD,),
+    ),
+    Mutation("rows go on without end", AHEAD, " and outcome.lease.step < MOST_STEPS", "", (RUN_AHEAD,)),
+    Mutation("steps are not counted", AHEAD, "outcome.lease.step + 1", "1", (RUN_AHEAD,)),
+    Mutation(
+        "a row that goes on is not held",
+        AHEAD,
+        "        self.inflight.took(leases)\n",
+        "",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "a row that goes on is held after others can take it",
+        AHEAD,
+        """        self.inflight.took(leases)
+        self.on_taken(leases)
+""",
+        """        self.on_taken(leases)
+        threading.Timer(0.2, self.inflight.took, [leases]).start()
+""",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "a row that goes on is handed on as it was",
+        AHEAD,
+        "                outcome.following.step = outcome.lease.step + 1\n",
+        "                outcome.following.step = outcome.lease.step + 1\n"
+        "                outcome.following.instance = outcome.lease.instance\n",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "rows go on in a process that stops",
+        AHEAD,
+        "{} if self.stopping.is_set() else self._targets.get(lane, {})",
+        "self._targets.get(lane, {})",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "rows go on where there is no room",
+        AHEAD,
+        "                if room[target] >= 0:\n",
+        "                if True:\n",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "rows that go on wait behind others", AHEAD, "put(lane, part, in_front=True)", "put(lane, part)", (RUN_AHEAD,)
+    ),
+    Mutation(
+        "rows that come too late to go on are forgotten",
+        AHEAD,
+        "            self.on_late(self.inflight.buffer.put(lane, part, in_front=True))",
+        "            self.inflight.buffer.put(lane, part, in_front=True)",
+        (RUN_AHEAD,),
+    ),
+    Mutation(
+        "the claimer is woken for rows that go on",
+        "worker/outcomes.py",
+        "return self.delay if self.following is None else None",
+        "return self.delay",
+        (RUN_AHEAD,),
+    ),
     uncompared("ENTER without the token", "enter", "lease_token", (LEASES, RACES)),
     uncompared("STAY without the token", "stay", "lease_token", (LEASES, RACES)),
     uncompared("RELEASE without the token", "release", "lease_token", (LEASES, LATE)),
@@ -241,15 +361,15 @@ MUTATIONS = [
     Mutation(
         "a move keeps the token",
         EFFECTS,
-        "    **_END_OF_LEASE,\n    **_FRESH",
-        '    "lease_owner": Becomes.EMPTY, "lease_expires_at": Becomes.EMPTY,\n    **_FRESH',
+        "{**_COUNTED, **_END_OF_LEASE, **_FRESH}",
+        '{**_COUNTED, "lease_owner": Becomes.EMPTY, "lease_expires_at": Becomes.EMPTY, **_FRESH}',
         (LEASES,),
     ),
     Mutation(
         "a claim keeps the token",
         EFFECTS,
-        '"claim",\n    {\n        "lease_token": Becomes.RAISED,\n',
-        '"claim",\n    {\n',
+        'Effect("claim", _TAKEN)',
+        'Effect("claim", dict([*_TAKEN.items()][1:]))',
         (LEASES, LATE),
     ),
     Mutation(
@@ -594,7 +714,7 @@ MUTATIONS = [
     Mutation(
         "rows that come too late are kept by nobody",
         "worker/inflight.py",
-        "            if self._closed:\n                return list(leases)\n",
+        "            if self._closed:\n                return leases\n",
         "",
         (BUFFER,),
     ),

@@ -44,7 +44,7 @@ TEMPLATE = "migrated"
 USED = (
     "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call"
     "|(async|atomic|heard|saved)?stunt|locker|stint"
-    "|mark|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
+    "|mark|relay|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
     "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack)(state|$))"
 )
 

@@ -12,6 +12,7 @@ from lab.models import AsyncStunt, AtomicStunt, Chore, Run, Stunt
 from statemachine_fields.machine.verify import Verifier
 from tests.faults.attacks import attacked
 from tests.faults.harness import (
+    backends,
     create_acts,
     create_chores,
     eventually,

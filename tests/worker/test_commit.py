@@ -24,10 +24,11 @@ from statemachine_fields.signals import (
 )
 from statemachine_fields.worker import Move
 from statemachine_fields.worker.atomic import LeftOpen, RolledBack, TrackedTransaction
-from statemachine_fields.worker.commit import Committer, ConnectionLost
+from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.outcomes import Deleted, Failed, Parked, Released, Transitioned, Waited
+from statemachine_fields.worker.writing import ConnectionLost
 from tests.worker.rows import (
     about,
     claim,

@@ -9,7 +9,7 @@ from django.db import connections
 
 from lab.models import Lot, Ticking
 from statemachine_fields.worker import commit as module
-from statemachine_fields.worker.commit import CommitLoop, CommitRouter, ConnectionLost
+from statemachine_fields.worker.commit import CommitLoop, CommitRouter
 from statemachine_fields.worker.connections import OwnConnections, Reconnect
 from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcomes import (
@@ -21,6 +21,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.writing import ConnectionLost
 from tests.worker.rows import claim_one, columns_of, elsewhere, lane_of, lease_on, locked, not_mariadb, only_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]

@@ -125,6 +125,22 @@ class Dialect(Protocol):
         """
         ...
 
+    def write_and_read_rows(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        rows: Mapping[str, Sequence[Any]],
+        fields: tuple[Any, ...],
+        *,
+        compares: tuple[str, ...] = ("lease_token",),
+        records: bool = False,
+        updates: Sequence[tuple[str, Any]] = (),
+    ) -> dict[Any, Claimed]:
+        """Write many rows that are leased afterwards, as `write_rows()` does, and return those that were, read as a claim reads
+        them, by their keys."""
+        ...
+
     def write_selected(
         self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
     ) -> SelectedWritten:

@@ -145,13 +145,19 @@ _END_OF_LEASE = {
 }
 _FRESH = {"failures": Becomes.EMPTY, "crashes": Becomes.EMPTY, "error": Becomes.EMPTY}
 
-_RECORDED = {
+_COUNTED = {
     "sequence": Becomes.RAISED,
     "changed_at": Becomes.NOW,
     "next_at": Becomes.LATER,
     "next_at_pinned": Becomes.EMPTY,
-    **_END_OF_LEASE,
-    **_FRESH,
+}
+_RECORDED = {**_COUNTED, **_END_OF_LEASE, **_FRESH}
+_TAKEN = {
+    "lease_token": Becomes.RAISED,
+    "lease_owner": Becomes.GIVEN,
+    "lease_expires_at": Becomes.LATER,
+    "claimed_at": Becomes.NOW,
+    "attempts": Becomes.RAISED,
 }
 
 #: The row moves to another state.
@@ -171,16 +177,10 @@ STAY = Effect(
     },
 )
 #: A worker takes the row.
-CLAIM = Effect(
-    "claim",
-    {
-        "lease_token": Becomes.RAISED,
-        "lease_owner": Becomes.GIVEN,
-        "lease_expires_at": Becomes.LATER,
-        "claimed_at": Becomes.NOW,
-        "attempts": Becomes.RAISED,
-    },
-)
+CLAIM = Effect("claim", _TAKEN)
+#: A worker moves the row and keeps it, as a new claim. The token is raised, so that nothing is heard any more of what was
+#: sent under the old one: neither a heartbeat nor the same move once more.
+ENTER_CLAIMED = Effect("enter claimed", {"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})
 #: It keeps the row.
 BEAT = Effect("beat", {"lease_expires_at": Becomes.LATER})
 #: It gives the row back as it was: due, and with no crash counted.

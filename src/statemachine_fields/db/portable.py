@@ -6,7 +6,7 @@ even a second worker, which would gain nothing, would harm nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,21 +50,65 @@ class Portable(Dialect):
         updates: Sequence[tuple[str, Any]] = (),
     ) -> set[Any]:
         kind = RowWriteKind(table, effect, compares, records, tuple(column for column, _value in updates))
+        with _locked(connection, table) as (cursor, names):
+            return {*self._written(connection, cursor, names, kind, rows, updates)}
+
+    def write_and_read_rows(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        rows: Mapping[str, Sequence[Any]],
+        fields: tuple[Any, ...],
+        *,
+        compares: tuple[str, ...] = ("lease_token",),
+        records: bool = False,
+        updates: Sequence[tuple[str, Any]] = (),
+    ) -> dict[Any, Claimed]:
+        kind = RowWriteKind(table, effect, compares, records, tuple(column for column, _value in updates))
+        with _locked(connection, table) as (cursor, names):
+            read = self._reader(connection, cursor, names, table, fields)
+            keys = [*self._written(connection, cursor, names, kind, rows, updates)]
+            now = self._now(cursor, connection)
+            return {key: read(_key(table, key, connection), now) for key in keys}
+
+    def _written(
+        self,
+        connection: Any,
+        cursor: Any,
+        names: Mapping[str, str],
+        kind: RowWriteKind,
+        rows: Mapping[str, Sequence[Any]],
+        updates: Sequence[tuple[str, Any]],
+    ) -> Iterator[Any]:
+        """Write one row after the other, and yield the keys of those that were as they had to be."""
         if (write := self._writes.get(kind)) is None:
             write = self._writes[kind] = PortableRowWrite(kind)
-        wants, values = effect.wants(table.columns), tuple(value for _column, value in updates)
-        done = set()
-        with _locked(connection, table) as (cursor, names):
-            for place, key in enumerate(rows["key"]):
-                row = {column: given[place] for column, given in rows.items()}
-                if "horizon" in row:
-                    row["next_at"] = self._earlier(cursor, table, names, row, connection)
-                given = (*[row[column] for column in wants], *values)
-                compared = tuple([row[f"was_{column}"] for column in compares])
-                record = (row["record"], row["was_status"], row["status"], row["metadata"]) if records else ()
-                if write(connection, key, given, compared, record) is not None:
-                    done.add(key)
-        return done
+        table = kind.table
+        wants, values = kind.effect.wants(table.columns), tuple(value for _column, value in updates)
+        for place, key in enumerate(rows["key"]):
+            row = {column: given[place] for column, given in rows.items()}
+            if "horizon" in row:
+                row["next_at"] = self._earlier(cursor, table, names, row, connection)
+            given = (*[row[column] for column in wants], *values)
+            compared = tuple([row[f"was_{column}"] for column in kind.compares])
+            record = (row["record"], row["was_status"], row["status"], row["metadata"]) if kind.records else ()
+            if write(connection, key, given, compared, record) is not None:
+                yield key
+
+    def _reader(
+        self, connection: Any, cursor: Any, names: Mapping[str, str], table: Table, fields: tuple[Any, ...]
+    ) -> Callable[[Any, Any], Claimed]:
+        """Return what reads a row by its key, as the database has it, at a time by its clock."""
+        columns = ", ".join([names["changed_at"], *[connection.ops.quote_name(each.column) for each in fields]])
+        text = f"SELECT {columns} FROM {names['name']} WHERE {names['key']} = %s"
+
+        def read(key: Any, now: Any) -> Claimed:
+            cursor.execute(text, (key,))
+            changed_at, *values = cursor.fetchone()
+            return Claimed(self._age(changed_at, now, table, connection), tuple(values))
+
+        return read
 
     def _earlier(
         self, cursor: Any, table: Table, names: Mapping[str, str], row: Mapping[str, Any], connection: Any
@@ -111,10 +155,9 @@ class Portable(Dialect):
         return done
 
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
-        quote = connection.ops.quote_name
         with _locked(connection, table) as (cursor, names):
             now = self._now(cursor, connection)
-            columns = ", ".join([names["changed_at"], *[quote(each.column) for each in wanted.fields]])
+            read = self._reader(connection, cursor, names, table, wanted.fields)
             update = f"UPDATE {{name}} SET {CLAIM.as_sql(names, terms(connection))} WHERE {{key}} = %s".format(**names)
             claimed = []
             for key in self._due(cursor, names, wanted, now):
@@ -122,9 +165,7 @@ class Portable(Dialect):
                 cursor.execute(update, (*_parameters(connection, CLAIM, table, given), key))
                 if not cursor.rowcount:
                     continue
-                cursor.execute(f"SELECT {columns} FROM {names['name']} WHERE {names['key']} = %s", (key,))
-                changed_at, *values = cursor.fetchone()
-                claimed.append(Claimed(self._age(changed_at, now, table, connection), tuple(values)))
+                claimed.append(read(key, now))
         return claimed
 
     def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:

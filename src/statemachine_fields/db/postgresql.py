@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statemachine_fields.db import prepared
+from statemachine_fields.db.claims import Claimed
 from statemachine_fields.db.clock import EPOCH
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
-from statemachine_fields.db.postgresql_claims import PostgreSQLClaims
+from statemachine_fields.db.postgresql_claims import PostgreSQLClaims, read_columns, read_placed, read_rows
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
 from statemachine_fields.db.postgresql_text import TERMS, TYPES, names_of
 from statemachine_fields.db.postgresql_wakeups import PostgreSQLWakeups
@@ -58,18 +59,22 @@ GIVEN = """
 MANY = """
     WITH {locking}
     UPDATE {name} AS t SET {changes} FROM given WHERE {where}
-    RETURNING given.place"""
+    RETURNING given.place{read}"""
 
 MANY_RECORDED = """
     WITH {locking},
     moved AS (
         UPDATE {name} AS t SET {changes} FROM given WHERE {where}
         RETURNING t.{key} AS key, t.{sequence} AS sequence, t.{changed_at} AS changed_at,
-                  given.place, given.record, given.was_status, given.status, given.metadata),
+                  given.place, given.record, given.was_status, given.status, given.metadata{kept}),
     recorded AS (
         INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
         SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved)
-    SELECT place FROM moved"""
+    SELECT place{read} FROM moved"""
+
+# How long the row is in its state, if it does not enter it in this statement.
+AGE = "(extract(epoch FROM statement_timestamp()) - extract(epoch FROM t.{changed_at}))::float8"
+NO_AGE = "0::float8"
 
 HELD = """
     SELECT given.place FROM {name} AS t, unnest({arrays}) WITH ORDINALITY AS given ({given}, place)
@@ -111,6 +116,8 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
     def __init__(self) -> None:
         super().__init__()
         self._texts: dict[tuple[Any, ...], str] = {}
+        #: Those that read what they have written, after the places of the times among that.
+        self._reading: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
 
     def read_clock(self, connection: Any) -> datetime.datetime:
         with connection.cursor() as cursor:
@@ -155,11 +162,34 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         text = self._texts.get(kind)
         if text is None:
             text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, [*rows][1:])
-        keys, *others = rows.values()
-        given = prepared.prepared_keys(table, keys, connection)
-        values = (value for _column, value in updates)
-        found = prepared.run(connection, text, (given, *map(prepared.array_of, others), given, *values))
-        return prepared.named_places(keys, found)
+        keys, params = _many_values(connection, table, rows, updates)
+        return prepared.named_places(keys, prepared.run(connection, text, params))
+
+    def write_and_read_rows(
+        self,
+        connection: Any,
+        table: Table,
+        effect: Effect,
+        rows: Mapping[str, Sequence[Any]],
+        fields: tuple[Any, ...],
+        *,
+        compares: tuple[str, ...] = ("lease_token",),
+        records: bool = False,
+        updates: Sequence[tuple[str, Any]] = (),
+    ) -> dict[Any, Claimed]:
+        columns = tuple(column for column, _value in updates)
+        kind = (table, effect, compares, records, columns, fields, *rows)
+        if (known := self._reading.get(kind)) is None:
+            times, read = read_columns(table, fields, connection, "t.")
+            age = NO_AGE if "changed_at" in effect.changes else AGE.format(**table.quoted(connection))
+            read = [age, *read]
+            text = _many_text(connection, table, effect, compares, records, columns, [*rows][1:], read)
+            known = self._reading[kind] = times, text
+        times, text = known
+        keys, params = _many_values(connection, table, rows, updates)
+        found = prepared.run(connection, text, params, read_rows)
+        placed = [read_placed(table, fields, times, row, connection) for row in found]
+        return {keys[place - 1]: claimed for place, claimed in placed}
 
     def write_selected(
         self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]
@@ -246,14 +276,33 @@ def _many_text(
     records: bool,
     updates: tuple[str, ...],
     given: list[str],
+    read: Sequence[str] = (),
 ) -> str:
+    """Return a statement over many rows.
+
+    :param read: what is returned of each besides its place, as expressions.
+    """
     names = _names_of_arrays(connection, table, given)
     also = map(connection.ops.quote_name, updates)
     names["changes"] = effect.as_sql(names, TERMS, given="given.{}", row="t.", also=also)
     where = ["t.{key} = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t.{key}".format(**names)]
     names["where"] = " AND ".join(where + [f"t.{names[column]} = given.was_{column}" for column in compares])
     names["locking"] = GIVEN.format(**names)
-    return (MANY_RECORDED if records else MANY).format(**names)
+    if not records:
+        return MANY.format(**names, read="".join(f", {each}" for each in read))
+    # Under names of ours: the columns of a table may be called as what else is kept.
+    names["kept"] = "".join(f", {each} AS read_{number}" for number, each in enumerate(read))
+    return MANY_RECORDED.format(**names, read="".join(f", read_{number}" for number in range(len(read))))
+
+
+def _many_values(
+    connection: Any, table: Table, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]]
+) -> tuple[Sequence[Any], tuple[Any, ...]]:
+    """Return the keys of rows, and all parameters of a statement over them."""
+    keys, *others = rows.values()
+    given = prepared.prepared_keys(table, keys, connection)
+    values = (value for _column, value in updates)
+    return keys, (given, *map(prepared.array_of, others), given, *values)
 
 
 def _names_of_arrays(connection: Any, table: Table, given: list[str]) -> dict[str, str]:

@@ -133,21 +133,12 @@ class PostgreSQLClaims:
 
 
 def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int, ...], str]:
-    """Return the claim of a machine, and which of its columns are times, read as numbers: Django's loader is slow, and
-    knows neither the infinite nor years before Christ."""
+    """Return the claim of a machine, and which of its columns are times, read as numbers."""
     kind = (table, wanted.fields, wanted.crashes, wanted.keys is None, not wanted.aside)
     found = _claims.get(kind)
     if found is not None:
         return found
-    quote = connection.ops.quote_name
-    slow = [table.columns[name] for name in TIMES]
-    columns = [
-        "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint END".format(quote(field.column))
-        if field.column in slow
-        else quote(field.column)
-        for field in wanted.fields
-    ]
-    times = tuple(place for place, field in enumerate(wanted.fields) if field.column in slow)
+    times, columns = read_columns(table, wanted.fields, connection)
     names = names_of(table, connection)
     text = CLAIMED.format(
         **names,
@@ -157,6 +148,25 @@ def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int
     )
     _claims[kind] = times, text
     return times, text
+
+
+def read_columns(
+    table: Table, fields: tuple[Any, ...], connection: Any, row: str = ""
+) -> tuple[tuple[int, ...], list[str]]:
+    """Return how the fields of a leased row are read, and which of them are times, read as numbers: Django's loader is slow,
+    and knows neither the infinite nor years before Christ.
+
+    :param row: how the row is called, if it has to be.
+    """
+    quote = connection.ops.quote_name
+    slow = [table.columns[name] for name in TIMES]
+    columns = [
+        "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint END".format(row + quote(field.column))
+        if field.column in slow
+        else row + quote(field.column)
+        for field in fields
+    ]
+    return tuple(place for place, field in enumerate(fields) if field.column in slow), columns
 
 
 def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
@@ -225,6 +235,16 @@ def read_rows(cursor: Any) -> list[Any]:
         if result is None:  # psycopg 2, which does not show it
             raise
         return [_read_row(cursor, result, place) for place in range(result.ntuples)]
+
+
+def read_placed(
+    table: Table, fields: tuple[Any, ...], times: tuple[int, ...], row: Any, connection: Any
+) -> tuple[int, Claimed]:
+    """Return a row that is leased by now, after the place of what was given for it."""
+    if isinstance(row, Unread):
+        place, *texts = row.texts
+        return int(place or 0), read_claimed(table, fields, times, Unread(row.error, texts), connection)
+    return row[0], read_claimed(table, fields, times, row[1:], connection)
 
 
 def _read_row(cursor: Any, result: Any, place: int) -> Any:

@@ -68,6 +68,8 @@ class StateMachine(MachineAttribute):
     :param transition_base: an abstract model whose fields join the audit table.
     :param record_initial: whether a new row's first state is recorded as transition number 1.
     :param queue: which workers serve the rows of a timed machine.
+    :param run_ahead: whether a row that a worker moves into a state where it is due at once goes on there under the same
+        claim. Nothing to a machine that is not timed.
 
     A declaration that is wrong in itself raises `ValueError` here. What needs the rest of the project to be seen is a
     system check.
@@ -86,6 +88,7 @@ class StateMachine(MachineAttribute):
         transition_base: type[models.Model] | None = None,
         record_initial: bool = False,
         queue: str = DEFAULT_QUEUE,
+        run_ahead: bool = False,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"max_length must be a positive number, got {max_length!r}.")
@@ -112,6 +115,8 @@ class StateMachine(MachineAttribute):
                     )
         if not is_queue_name(queue):
             raise ValueError(f"queue must be a name without spaces or '=', got {queue!r}.")
+        if not isinstance(run_ahead, bool):
+            raise ValueError(f"run_ahead must be True or False, got {run_ahead!r}.")
         self.graph = build_graph(states, initial, transitions, max_length)
         self.names = Names(field)
         self.max_length = max_length
@@ -121,6 +126,7 @@ class StateMachine(MachineAttribute):
         self.record_initial = record_initial
         self.guard_marks: list[GuardMark] = []
         self.queue = queue
+        self.run_ahead = run_ahead
 
     @overload
     def __get__(self, instance: None, owner: type[M]) -> BoundMachine[M]: ...

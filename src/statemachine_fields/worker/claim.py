@@ -13,7 +13,6 @@ from typing import Any
 from django.db import DatabaseError, models
 from django.db.models.base import ModelState
 from django.db.models.signals import post_init, pre_init
-from django.db.models.sql.query import Query
 
 from statemachine_fields.db.claims import Claimed, Left, Wanted
 from statemachine_fields.db.dialect import is_connection_error
@@ -79,10 +78,10 @@ class Claimer:
         rows = lane.claim(wanted)
         if not rows:
             return []
-        leases = self._load(lane, rows, asked_at + self.lease_seconds)
+        leases = self.load(lane, rows, asked_at + self.lease_seconds)
         if lane.bound.keeps_history:
             self._begin(lane, [lease for lease in leases if not lease.sequence])
-        self._report(lane, leases)
+        self.report(lane, leases)
         return leases
 
     def _begin(self, lane: Lane, leases: list[Lease]) -> None:
@@ -161,7 +160,8 @@ class Claimer:
                 yield leases
                 self.aside[lane].pop(key, None)
 
-    def _load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
+    def load(self, lane: Lane, rows: list[Claimed], trusted_until: float) -> list[Lease]:
+        """Return the leases of rows that were claimed, the most urgent first. What cannot be loaded says so itself."""
         place = lane.places
         key, due, status, sequence = place["key"], place["next_at"], place["status"], place["sequence"]
         token, failures, crashes, error = place["lease_token"], place["failures"], place["crashes"], place["error"]
@@ -199,9 +199,8 @@ class Claimer:
 
     def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:
         """Return the values of each row and the row as an instance, or what was raised in making it."""
-        model, using = lane.bound.model, lane.using
-        compiler = Query(model).get_compiler(using)
-        converters = compiler.get_converters([field.get_col(model._meta.db_table) for field in lane.fields])
+        none: tuple[Any, dict[int, Any]] = (None, {})
+        compiler, converters = none if lane.is_read_plainly else lane.converters()
         attnames = [field.attname for field in lane.fields]
         raw: list[Any] = [row.values for row in rows]
         if any(row.error for row in rows):
@@ -246,7 +245,8 @@ class Claimer:
             found |= all_rows(model, lane.using).in_bulk([key for key in keys if key not in found])
         return [found.get(key) or LookupError("The row vanished while it was loaded.") for key in keys]
 
-    def _report(self, lane: Lane, leases: list[Lease]) -> None:
+    def report(self, lane: Lane, leases: list[Lease]) -> None:
+        """Let others know what was claimed."""
         sender, machine = lane.bound.model, lane.bound.face
         if leases_claimed.receivers and is_heard(leases_claimed, sender):
             keys = [lease.key for lease in leases]

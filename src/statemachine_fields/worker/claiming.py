@@ -64,6 +64,8 @@ class ClaimLoop:
         self.prefetches = {lane: Prefetch(self._at_once(lane), options.batch_size) for lane in lanes}
         self.timers = {lane: LookTimer(options.poll_seconds) for lane in lanes}
         self.claimed_rows = 0
+        #: How many rows went on without being claimed anew.
+        self.rows_ahead = 0
         #: Set when nothing is due and the worker is to stop then.
         self.is_drained = threading.Event()
         #: Since when it cannot look everywhere, if it cannot.
@@ -84,6 +86,7 @@ class ClaimLoop:
         #: Lanes in which a process that died may hold rows.
         self._bereaved = set(lanes) if self.predecessor is not None else set()
         self._looks = 0
+        self._lock = threading.Lock()
 
     def _at_once(self, lane: Lane) -> int:
         """Return how many rows of a lane can run at the same time."""
@@ -100,7 +103,7 @@ class ClaimLoop:
             start = turn % len(self.lanes)
             lanes = [lane for lane in (*self.lanes[start:], *self.lanes[:start]) if self._has_turn(lane)]
             got = sum(self._claim_lane(lane) for lane in lanes)
-            if self.options.max_rows and self.claimed_rows >= self.options.max_rows:
+            if self._is_full():
                 self.on_full()
             elif not got and self.options.once and was_done and self._is_looked_through():
                 self.is_drained.set()
@@ -130,6 +133,29 @@ class ClaimLoop:
     def unheard(self) -> list[Lane]:
         """The lanes in which rows may be leased to this process that it does not know of."""
         return list(self._unheard)
+
+    @property
+    def taken_rows(self) -> int:
+        """How many rows the process has taken: each that it claimed, and each that went on."""
+        return self.claimed_rows + self.rows_ahead
+
+    def _is_full(self) -> bool:
+        return 0 < self.options.max_rows <= self.taken_rows
+
+    def room_ahead(self, lane: Lane) -> int:
+        """Return how many rows that the process has already may go on in a lane. They come before those that are claimed, so
+        that rows are finished rather than begun; but no more than can soon be run, as others may have a free hand."""
+        prefetch, waiting = self.prefetches[lane], self.inflight.buffer.waiting(lane)
+        return 2 * prefetch.most_ahead(self._free(lane)) - waiting
+
+    def on_ahead(self, leases: list[Lease]) -> None:
+        """Count rows that went on without being claimed anew."""
+        with self._lock:
+            self.rows_ahead += len(leases)
+        for lane in {lease.lane for lease in leases}:
+            self.prefetches[lane].went_on()
+        if self._is_full():
+            self.inflight.wake.set()
 
     def look_again(self, lane: Lane) -> None:
         """Claim at once what became due by what was written."""
@@ -189,9 +215,12 @@ class ClaimLoop:
 
     def _room(self, lane: Lane) -> int:
         """Return how many rows of a lane to claim."""
+        return self.prefetches[lane].room(self.inflight.buffer.waiting(lane), self._free(lane))
+
+    def _free(self, lane: Lane) -> int:
+        """Return how many rows of a lane could begin at once."""
         running = sum(lease.is_async == lane.is_async for lease in list(self.inflight.running))
-        free = max(self._at_once(lane) - running, 0)
-        return self.prefetches[lane].room(self.inflight.buffer.waiting(lane), free)
+        return max(self._at_once(lane) - running, 0)
 
     def _is_open(self, lane: Lane) -> bool:
         waits = (self._troubles[lane], self._reconnects[lane.using])

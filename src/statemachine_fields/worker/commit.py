@@ -18,14 +18,18 @@ from typing import Any
 from django.db import transaction
 
 from statemachine_fields.db.dialect import is_connection_error, is_scarcity
+from statemachine_fields.worker.ahead import RunAhead
 from statemachine_fields.worker.atomic import TrackedTransaction
 from statemachine_fields.worker.connections import FIRST_WAIT, OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.executor import HandlerExecutor, described
 from statemachine_fields.worker.inflight import InFlight, Outbox
 from statemachine_fields.worker.lease import Lane
-from statemachine_fields.worker.outcomes import Events, Parked, Released, RowOutcome
+from statemachine_fields.worker.outcomes import Events, Parked, Released, RowOutcome, Transitioned
 from statemachine_fields.worker.writing import (
+    ADVANCER,
+    ENTER_DUE,
     ROLES,
+    ConnectionLost,
     NotWritten,
     Write,
     is_in_the_way,
@@ -66,23 +70,14 @@ def grouped(outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[
                 yield lane, write, rows[start : start + most]
 
 
-class ConnectionLost(Exception):
-    """The database went away. What was sent may have been written or not: repeat it on a new connection."""
-
-    #: What is to be written besides the outcomes that nothing is known of yet.
-    again: list[RowOutcome]
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        self.again = []
-
-
 class Committer:
     """Writes outcomes. Each thread that has one uses its own connection."""
 
-    def __init__(self, executor: HandlerExecutor, events: Events) -> None:
+    def __init__(self, executor: HandlerExecutor, events: Events, ahead: RunAhead | None = None) -> None:
         self.executor = executor
         self.events = events
+        #: Takes the rows that go on under the claim that they have.
+        self.ahead = ahead
         #: How many rows at once were not too many the last time, where it was too many once.
         self._sizes: dict[tuple[Lane, Write], int] = {}
 
@@ -92,9 +87,22 @@ class Committer:
         :raises ConnectionLost: the database went away. All that is not yet reported can be committed again.
         """
         again: list[RowOutcome] = []
-        for group in grouped(outcomes):
+        for group in self.grouped(outcomes):
             again += self.write_group(*group)
         return again
+
+    def grouped(self, outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
+        """Sort outcomes by what can be written together, and how: moves after which rows go on apart from those after which
+        their leases end."""
+        for lane, write, members in grouped(outcomes):
+            if write is not ENTER_DUE or self.ahead is None:
+                yield lane, write, members
+                continue
+            going, others = self.ahead.split(lane, members)
+            if going:
+                yield lane, self.ahead.write, going
+            if others:
+                yield lane, write, others
 
     def write_group(self, lane: Lane, write: Write, outcomes: Sequence[RowOutcome]) -> list[RowOutcome]:
         """Write what can be written together, or as much of it as can, and return what is to be tried again."""
@@ -155,12 +163,22 @@ class Committer:
         return again
 
     def _write(self, lane: Lane, write: Write, outcomes: list[RowOutcome]) -> list[RowOutcome]:
+        for outcome in outcomes:
+            outcome.following = None  # of a try that was undone
         with self._resolving(lane, outcomes), self._guarded(lane):
             written = self._call(lane, write, outcomes)
         missing = [outcome for outcome in outcomes if outcome.lease.key not in written]
         if len(missing) < len(outcomes):
-            self.events.committed([outcome for outcome in outcomes if outcome.lease.key in written])
+            self._committed([outcome for outcome in outcomes if outcome.lease.key in written])
         return self._find_out(lane, write, missing) if missing else []
+
+    def _committed(self, outcomes: list[RowOutcome]) -> None:
+        """Hand on the rows that go on, before anybody can take them for ended, and report."""
+        if self.ahead is not None:
+            leases = [outcome.following for outcome in outcomes if outcome.following is not None]
+            if leases:
+                self.ahead.hand_on(leases)
+        self.events.committed(outcomes)
 
     def _find_out(self, lane: Lane, write: Write, missing: list[RowOutcome]) -> list[RowOutcome]:
         """Return what is to be tried again of rows that were not written, and report what became of the others."""
@@ -169,14 +187,23 @@ class Committer:
             ours = lane.held(*pairs(missing))
             repeated = [each for each in missing if each.is_repeated and each.lease.key not in ours]
             found = write.find(lane, repeated) if repeated else set()
+            unclear = self._adopt(lane, [each for each in repeated if each.lease.key in found])
         for outcome in missing:
-            if outcome.lease.key in found:  # written before the connection broke
-                self.events.committed([outcome])
+            if outcome in unclear:
+                outcome.tries += 1
+                again.append(outcome)
+            elif outcome.lease.key in found:  # written before the connection broke
+                self._committed([outcome])
             elif outcome.lease.key in ours:
                 again += self._not_written(lane, write, outcome)
             else:
                 self.events.dropped(outcome)
         return again
+
+    def _adopt(self, lane: Lane, outcomes: list[RowOutcome]) -> list[RowOutcome]:
+        """Find the leases under which rows go on whose moves were written, unheard; return those that nobody can tell now."""
+        sent = [each for each in outcomes if isinstance(each, Transitioned) and each.was_sent_ahead]
+        return [] if self.ahead is None or not sent else [*self.ahead.adopt(lane, sent)]
 
     @contextmanager
     def _resolving(self, lane: Lane, outcomes: list[RowOutcome]) -> Iterator[None]:
@@ -238,7 +265,7 @@ class Committer:
                 raise
             self.events.raised_after_commit(outcome, error)
         if is_written:
-            self.events.committed([outcome])
+            self._committed([outcome])
             return []
         if not is_free:
             self.events.deferred(outcome, "Somebody else has the row locked.")
@@ -283,7 +310,7 @@ class CommitLoop:
         self.own.use(self._reconnects, self.role)
         while True:
             outcomes = self.outbox.take(self._timeout()) + self._due_again()
-            for lane, write, members in grouped(outcomes):
+            for lane, write, members in self.committer.grouped(outcomes):
                 reconnect = self._reconnects[lane.using]
                 try:
                     is_there = not reconnect.failures or reconnect.is_over
@@ -330,10 +357,11 @@ class CommitRouter:
     """Which thread writes an outcome."""
 
     def __init__(self, make_loop: Callable[[str], CommitLoop], lanes: Iterable[Lane]) -> None:
-        self.loops = {role: make_loop(role) for role in ROLES}
+        self._lanes = list(lanes)
+        roles = [*ROLES, ADVANCER] if any(lane.runs_ahead for lane in self._lanes) else ROLES
+        self.loops = {role: make_loop(role) for role in roles}
         #: The lanes whose moves run code of the project's.
         self._watched: set[Lane] = set()
-        self._lanes = list(lanes)
         self._asked_at = 0.0
         self.tick()
 

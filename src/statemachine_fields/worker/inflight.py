@@ -53,23 +53,24 @@ class Buffer:
     def is_empty(self) -> bool:
         return not any(rows for kind in self._rows.values() for rows in kind.values())
 
-    def put(self, lane: Lane, leases: Iterable[Lease]) -> list[Lease]:
-        """Add rows, behind those that wait; return those that came too late, because the buffer is closed."""
-        added = {False: 0, True: 0}
+    def put(self, lane: Lane, leases: Iterable[Lease], *, in_front: bool = False) -> list[Lease]:
+        """Add rows, behind those that wait or in front of them; return those that came too late, because the buffer is
+        closed."""
+        leases = list(leases)
         with self._free[False]:
             if self._closed:
-                return list(leases)
-            if not lane.is_async:
-                before = len(self._rows[False][lane])
-                self._rows[False][lane].extend(leases)
-                added[False] = len(self._rows[False][lane]) - before
-            else:
-                for lease in leases:
-                    self._rows[lease.is_async][lane].append(lease)
-                    added[lease.is_async] += 1
-            for is_async, number in added.items():
-                if number and self._sleepers[is_async]:
-                    self._free[is_async].notify(min(number, self._sleepers[is_async]))
+                return leases
+            kinds = {False: leases}
+            if lane.is_async:
+                kinds = {kind: [lease for lease in leases if lease.is_async == kind] for kind in (False, True)}
+            for is_async, rows in kinds.items():
+                if in_front:
+                    self._rows[is_async][lane].extendleft(reversed(rows))
+                else:
+                    self._rows[is_async][lane].extend(rows)
+            for is_async, rows in kinds.items():
+                if rows and self._sleepers[is_async]:
+                    self._free[is_async].notify(min(len(rows), self._sleepers[is_async]))
         return []
 
     def take(self, *, is_async: bool = False) -> Lease | None:

@@ -16,11 +16,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models, router
+from django.db.models.sql.query import Query
 from django.dispatch import Signal
 
 from statemachine_fields.db.claims import Claimed, Left, NextDue, Recovered, Wanted
 from statemachine_fields.db.dialect import Dialect, dialect_for
-from statemachine_fields.db.effects import BEAT, ENTER, RELEASE, STAY, UNCLAIM, Effect
+from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM, Effect
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
 from statemachine_fields.schedule.columns import OWNER_LENGTH
@@ -118,8 +119,33 @@ class Lane:
         """Move rows, record each move, and end their leases."""
         return self._write(ENTER, rows, compares=COMPARED, records=True, updates=list(updates))
 
+    def enter_claimed(
+        self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()
+    ) -> dict[Any, Claimed]:
+        """Move rows, record each move, and take them anew: their leases go on under the next token."""
+        return self.dialect.write_and_read_rows(
+            self.connection,
+            self.bound.table,
+            ENTER_CLAIMED,
+            rows,
+            self.fields,
+            compares=COMPARED,
+            records=True,
+            updates=list(updates),
+        )
+
+    def adopt(self, rows: Mapping[str, Sequence[Any]]) -> dict[Any, Claimed]:
+        """Extend leases of a given owner of which nothing but the token is known, and read the rows."""
+        table, compares = self.bound.table, ("lease_token", "lease_owner")
+        return self.dialect.write_and_read_rows(self.connection, table, BEAT, rows, self.fields, compares=compares)
+
     def _write(self, effect: Effect, rows: Mapping[str, Sequence[Any]], **how: Any) -> set[Any]:
         return self.dialect.write_rows(self.connection, self.bound.table, effect, rows, **how)
+
+    @cached_property
+    def runs_ahead(self) -> bool:
+        """Whether a row that is due at once where it enters goes on under the claim that it has."""
+        return self.bound.machine.run_ahead
 
     @cached_property
     def states(self) -> list[str]:
@@ -159,6 +185,17 @@ class Lane:
         attnames = [field.attname for field in self.fields]
         columns = {column: attnames.index(name) for column, name in self.bound.table.columns.items()}
         return {"key": attnames.index(self.bound.key_name), **columns}
+
+    def converters(self) -> tuple[Any, dict[int, Any]]:
+        """Return what makes of the driver's values those of the fields that a claim reads, for the calling thread."""
+        model = self.bound.model
+        compiler: Any = Query(model).get_compiler(self.using)
+        return compiler, compiler.get_converters([field.get_col(model._meta.db_table) for field in self.fields])
+
+    @cached_property
+    def is_read_plainly(self) -> bool:
+        """Whether there is nothing to convert. To ask takes a good part of the time that one row takes."""
+        return not self.converters()[1]
 
     @cached_property
     def has_plain_attributes(self) -> bool:
@@ -227,6 +264,8 @@ class Lease:
     seconds: float = 0.0
     #: How often an atomic handler was undone because somebody else was in its way.
     conflicts: int = 0
+    #: Which handler in a row this is under one claim, from 1: more only where rows run ahead.
+    step: int = 1
 
     @property
     def label(self) -> str:

@@ -23,6 +23,7 @@ from statemachine_fields.worker.writing import (
     DELETE,
     ENTER,
     ENTER_ALONE,
+    ENTER_DUE,
     ENTER_EACH,
     RELEASE,
     STAY,
@@ -73,6 +74,8 @@ class RowOutcome:
     is_repeated: bool = False
     #: Whether it is known what became of it.
     is_reported: bool = False
+    #: The lease under which the row goes on, if it does.
+    following: Lease | None = None
     #: How often it could not be written, and when to try again, by the monotonic clock.
     tries: int = 0
     again_at: float = 0.0
@@ -148,13 +151,15 @@ class Transitioned(RowOutcome):
     record_id: uuid.UUID | None = None
     #: Whether the policy wants the move, not the handler.
     is_by_policy: bool = False
+    #: Whether it was sent as a move after which the row is still held.
+    was_sent_ahead: bool = False
 
     def __str__(self) -> str:
         return f"move to {self.to_status!r}"
 
     @property
     def due_in(self) -> float | None:
-        return self.delay
+        return self.delay if self.following is None else None
 
     @property
     def due_state(self) -> str | None:
@@ -163,7 +168,9 @@ class Transitioned(RowOutcome):
     def way(self, is_watched: bool) -> Write:
         if is_watched:
             return ENTER_ALONE
-        return ENTER_EACH if self.update else ENTER
+        if self.update:
+            return ENTER_EACH
+        return ENTER_DUE if self.delay == 0 and self.lease.lane.runs_ahead else ENTER
 
     def report(self, digest: Digest) -> None:
         """Report a move that was made because the row failed for good."""

@@ -58,11 +58,15 @@ class Prefetch:
 
         :param free: how many handlers could begin at once.
         """
+        size = self.most_ahead(free)
+        return size - waiting if waiting <= size // 2 else 0
+
+    def most_ahead(self, free: int) -> int:
+        """Return how many rows are to wait at most."""
         ahead = 0.0
         if self.mean is not None and self.mean <= AHEAD_SECONDS:  # else a thread that waits for a claim loses little
             ahead = self.least * AHEAD_SECONDS / max(self.mean, 1e-6)
-        size = int(min(self.size, max(free, ahead)))
-        return size - waiting if waiting <= size // 2 else 0
+        return int(min(self.size, max(free, ahead)))
 
     def claimed(self, asked: int, got: int) -> None:
         """Learn from a claim."""
@@ -78,6 +82,11 @@ class Prefetch:
                 self.size = max(self.size // 2, self.least)
         self.was_full, self.was_empty = got == asked, not got
         self.claimed_at = now
+
+    def went_on(self) -> None:
+        """Learn from rows that went on without being claimed: of what is used up so soon there can be more."""
+        if self.was_full and time.monotonic() - self.claimed_at < TOO_SOON:
+            self.size = min(self.size * 2, self.most)
 
     def wants_suspects(self, every: float) -> bool:
         """Say whether to look for rows that were left behind. A new process has others to run first: if it dies of one, as

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from django.db import router
 
+from statemachine_fields.worker.ahead import RunAhead
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.claiming import ClaimLoop
 from statemachine_fields.worker.commit import CommitLoop, CommitRouter, Committer
@@ -32,6 +33,7 @@ from statemachine_fields.worker.outcomes import Events
 from statemachine_fields.worker.running import RunLoop
 from statemachine_fields.worker.statistics import StatisticsWriter
 from statemachine_fields.worker.wires import Wires
+from statemachine_fields.worker.writing import ADVANCER
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -55,15 +57,16 @@ class Runner:
         self.inflight = InFlight(Buffer(lanes, options.queues))
         self.own = OwnConnections(options.lease_seconds)
         self.aliases = list(dict.fromkeys(lane.using for lane in lanes))
+        digest = self.events.digest
+        claimer = Claimer(self.owner, options.lease_seconds, digest, self.stopping)
+        self.ahead = RunAhead(lanes, claimer, self.inflight, self.events, self.stopping)
         self.commits = CommitRouter(self._commit_loop, lanes)
         self.statistics = StatisticsWriter(self.events)
         self.commits.loops["housekeeper"].on_idle = self.statistics.tick
-        digest = self.events.digest
-        claimer = Claimer(self.owner, options.lease_seconds, digest, self.stopping)
         self.claiming = ClaimLoop(
             lanes, options, claimer, self.inflight, self.own, self.events, self.stopping, predecessor
         )
-        self.claiming.on_full = lambda: self.recycle(f"it has taken {self.claiming.claimed_rows} rows")
+        self.claiming.on_full = lambda: self.recycle(f"it has taken {self.claiming.taken_rows} rows")
         self.loop = EventLoop(self.executor, options.coroutines, options.coroutine_connections)
         self.running = RunLoop(
             self.executor,
@@ -77,11 +80,13 @@ class Runner:
         )
         for loop in self.commits.loops.values():
             loop.on_written = self.claiming.on_written
-        self.claiming.on_late = self.running.give_back
+        self.claiming.on_late = self.ahead.on_late = self.running.give_back
+        self.ahead.room, self.ahead.on_taken = self.claiming.room_ahead, self.claiming.on_ahead
         self.heartbeats = [
             Heartbeat(alias, self.inflight, self.own, options.lease_seconds, digest) for alias in self.aliases
         ]
-        self.inflight.buffer.on_idle = [self.commits.loops["committer"].outbox.flush, self.claiming.on_idle]
+        quick = [self.commits.loops[role].outbox for role in ("committer", ADVANCER) if role in self.commits.loops]
+        self.inflight.buffer.on_idle = [*(outbox.flush for outbox in quick), self.claiming.on_idle]
         self.inflight.buffer.on_low = self.claiming.on_low
 
     def listen(self, wires: Wires, slot: int) -> None:
@@ -92,7 +97,7 @@ class Runner:
 
     def _commit_loop(self, role: str) -> CommitLoop:
         aliases = {*self.aliases, *([router.db_for_write(RunStatistics)] if role == "housekeeper" else [])}
-        committer, options = Committer(self.executor, self.events), self.options
+        committer, options = Committer(self.executor, self.events, self.ahead), self.options
         return CommitLoop(
             role, committer, self.inflight, self.own, aliases, options.batch_size, longest_wait=options.lease_seconds
         )

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 DELETING_SECONDS = 60.0
 
 
+class ConnectionLost(Exception):
+    """The database went away. What was sent may have been written or not: repeat it on a new connection."""
+
+    #: What is to be written besides the outcomes that nothing is known of yet.
+    again: list[RowOutcome]
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.again = []
+
+
 class NotWritten(Exception):
     """The database did not write a row, and gave no reason."""
 
@@ -36,6 +47,11 @@ class NotWritten(Exception):
 
 def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
+    return lane.enter(*entries(lane, outcomes))
+
+
+def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, list[Any]], list[tuple[str, Any]]]:
+    """Return what is given for each row that moves, and what other columns are set to."""
     new = [outcome for outcome in outcomes if outcome.record_id is None]
     for outcome, record_id in zip(new, uuid7_many(len(new)), strict=True):
         outcome.record_id = record_id
@@ -52,7 +68,7 @@ def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     updates = [
         (field.column, field.get_db_prep_save(field.pre_save(draft, False), lane.connection)) for field in fields
     ]
-    return lane.enter(rows, updates)
+    return rows, updates
 
 
 def enter_each(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
@@ -179,7 +195,12 @@ class Write:
     most: int | None = None
 
 
+#: The threads that write, and the one that only a process has whose rows run ahead.
+ROLES, ADVANCER = ("committer", "writer", "housekeeper"), "advancer"
+
 ENTER = Write(enter, has_record)
+#: Of machines that run ahead: where rows that go on wait for the write, what ends does not hold them up, nor they it.
+ENTER_DUE = Write(enter, has_record, ADVANCER)
 ENTER_EACH = Write(enter_each, has_record, "writer", is_transaction=True, most=100)
 #: What runs code of the project's is written alone, so that a receiver that raises undoes nobody else's move.
 ENTER_ALONE = Write(enter_each, has_record, "writer", is_transaction=True, most=1)
@@ -188,9 +209,6 @@ RELEASE = Write(release, was_released)
 UNCLAIM = Write(unclaim, was_released)
 DELETE = Write(delete, was_deleted, "housekeeper", is_transaction=True, most=100)
 CONFIRM = Write(confirm, confirm)
-
-#: The threads that write.
-ROLES = ("committer", "writer", "housekeeper")
 
 
 def write_now(outcome: RowOutcome) -> bool:

@@ -1,5 +1,6 @@
 """One small model for each thing a machine can be combined with. A package, as models of larger apps are."""
 
+from lab.models.ahead import Handover, Relay
 from lab.models.around import Document, Memo
 from lab.models.hardship import Stint
 from lab.models.harm import AsyncStunt, AtomicStunt, HeardStunt, Locker, SavedStunt, Stunt
@@ -90,6 +91,7 @@ __all__ = [
     "Footprint",
     "Gate",
     "Guest",
+    "Handover",
     "HeardStunt",
     "Hooked",
     "Invoice",
@@ -117,6 +119,7 @@ __all__ = [
     "RacingCar",
     "Reasoned",
     "Receipt",
+    "Relay",
     "Run",
     "Sack",
     "SavedStunt",

@@ -38,15 +38,9 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
-class Scripted(models.Model):
-    """NEW → DOING → DONE, with no end of tries; from RISKY to DONE or, after a few, FAILED. People may hold or cancel."""
-
-    status: str
-
-    script = models.CharField(max_length=20, blank=True)
-    note = models.CharField(max_length=20, blank=True)
-
-    states = StateMachine(
+def scripted(**options: Any) -> StateMachine:
+    """Return the machine of a scripted model. Each class that is to have it with other options declares it anew."""
+    return StateMachine(
         states=[
             State("NEW", retry_after=0.3, time_limit=2),
             State("DOING", retry_after=0.3, time_limit=2),
@@ -63,7 +57,19 @@ class Scripted(models.Model):
             "RISKY": ["DONE", "FAILED", "CANCELLED"],
             "HELD": ["NEW", "CANCELLED"],
         },
+        **options,
     )
+
+
+class Scripted(models.Model):
+    """NEW → DOING → DONE, with no end of tries; from RISKY to DONE or, after a few, FAILED. People may hold or cancel."""
+
+    status: str
+
+    script = models.CharField(max_length=20, blank=True)
+    note = models.CharField(max_length=20, blank=True)
+
+    states = scripted()
 
     class Meta:
         abstract = True
@@ -134,7 +140,9 @@ class ScriptedSync(Scripted):
 
 
 class Errand(ScriptedSync):
-    """Nothing but a row."""
+    """Nothing but a row, which runs ahead."""
+
+    states = scripted(run_ahead=True)
 
 
 class Folder(ScriptedSync):
@@ -181,7 +189,9 @@ class Keg(Container, ScriptedSync):
 
 
 class Postcard(Scripted):
-    """Handlers that are coroutines and use the database."""
+    """Handlers that are coroutines and use the database. They run ahead."""
+
+    states = scripted(run_ahead=True)
 
     @handler("NEW")
     async def begin(self, ctx: HandlerContext):
