@@ -1,6 +1,6 @@
-"""Measure how fast, how steadily and how quietly a worker serves rows, against its peers, on a PostgreSQL of its own.
+"""Measure how fast and how steadily a worker serves rows, against its peers, on a PostgreSQL of its own.
 
-    python benchmarks/drain.py [drain|claim|tenths|idle|all] [--before DIR] [--repetitions 9] [--quick]
+    python benchmarks/drain.py [drain|claim|tenths|all] [--before DIR] [--repetitions 9] [--quick]
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -8,33 +8,22 @@ What is measured, and how to read the result, is in README.md.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import random
-import re
-import signal
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for the server helpers of the tests
 
-import database as databases  # noqa: E402
 import drain_contenders  # noqa: E402
-import drain_peers  # noqa: E402
+import processes  # noqa: E402
 from drain_contenders import Contender  # noqa: E402
+from jobs_database import JobsDatabase  # noqa: E402
 from report import CPU, Cell, Goal, Line, Ratios, spread  # noqa: E402
 from session import CELL_SECONDS, Session, rotated  # noqa: E402
-
-from tests import postgres  # noqa: E402
 
 #: By the name of a contender.
 GOALS = {
@@ -50,15 +39,8 @@ GOALS_WITH_ROOM = {
     "pgqueuer": [Goal(2)],
 }
 
-#: Commits carry their time, which is how the end of a cell is known. The log takes statements where a cell asks for it.
-OPTIONS = {
-    "track_commit_timestamp": "on",
-    "logging_collector": "on",
-    "log_filename": "statements.log",
-    "log_line_prefix": "%p ",
-    "log_rotation_age": "0",
-    "log_rotation_size": "0",
-}
+#: Commits carry their time, which is how the end of a cell is known.
+OPTIONS = {"track_commit_timestamp": "on"}
 
 COMMITS = """
     SELECT count(*), count(*) FILTER (WHERE at <= %(end)s), max(at)
@@ -94,10 +76,6 @@ FILL_CROWD = """
            statement_timestamp() - interval '1 hour' + key * interval '1 us'
       FROM generate_series(1, %(rows)s::bigint) AS key"""
 
-# A line of the log for each statement that a client sent, whichever protocol it used. A statement's own further lines
-# begin with a tab.
-STATEMENT = re.compile(r"^(\d+) LOG:  (?:statement|execute [^:]*): ", re.MULTILINE)
-
 
 class Size:
     """How much work a cell is."""
@@ -107,32 +85,20 @@ class Size:
         self.few, self.many, self.crowd = (10_000, 50_000, 20_000) if quick else (10_000, 1_000_000, 200_000)
         self.claims = 20 if quick else 50
         self.long = 10_000 if quick else 100_000
-        self.quiet, self.inserts = (5.0, 10) if quick else (30.0, 50)
 
 
-class Database(databases.Database):
-    """A database with the tables of all contenders."""
-
-    settings = "drain_settings"
-
-    def migrate(self) -> None:
-        self.manage("migrate", "--run-syncdb")
-
-    def query(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
-        return self._connection.execute(sql, params).fetchall()
+class Database(JobsDatabase):
+    """A database with the jobs of one contender at a time."""
 
     def fill_with(self, sql: str, **params: Any) -> None:
         self._connection.execute(sql, params)
-
-    def empty(self, contender: Contender) -> None:
-        self.run(f"TRUNCATE {', '.join(contender.tables)} CASCADE")
 
     def add(self, contender: Contender, first: int, last: int) -> None:
         self.fill_with(contender.fill, first=first, last=last)
 
     def prepare(self, contender: Contender, jobs: int) -> None:
         """Start again: so many jobs, and nothing done."""
-        self.empty(contender)
+        self.truncate(contender.tables)
         self.run(f"ALTER TABLE {contender.tables[0]} SET (fillfactor = {contender.fillfactor})")
         self.add(contender, 1, jobs)
         self.rest(contender.tables[:2])
@@ -140,28 +106,6 @@ class Database(databases.Database):
     def size_of(self, table: str) -> float:
         """Return how large a table is, without its indexes, in MB."""
         return int(self.ask("SELECT pg_table_size(%s::regclass)", table)) / 1_000_000
-
-    def rest(self, tables: Sequence[str]) -> None:
-        """Leave no work behind that a cell would pay for."""
-        self.run(f"VACUUM ANALYZE {', '.join(tables)}")
-        self.run("CHECKPOINT")
-
-    @contextmanager
-    def logging(self) -> Iterator[None]:
-        """Have the server log every statement of everybody."""
-        self.run("ALTER SYSTEM SET log_statement = 'all'")
-        self.run("SELECT pg_reload_conf()")
-        try:
-            yield
-        finally:
-            self.run("ALTER SYSTEM RESET log_statement")
-            self.run("SELECT pg_reload_conf()")
-
-    def statements(self) -> int:
-        """Return how many statements of others are in the log."""
-        log = self.ask("SELECT pg_read_file(pg_current_logfile())")
-        mine = str(self.ask("SELECT pg_backend_pid()"))
-        return sum(found.group(1) != mine for found in STATEMENT.finditer(log))
 
 
 @dataclass(frozen=True)
@@ -213,7 +157,7 @@ class Drained:
 class Run(Session[Database]):
     """One call of the command."""
 
-    order = ("drain", "claim", "tenths", "idle")
+    order = ("drain", "claim", "tenths")
     packages = drain_contenders.PACKAGES
     command, results = "drain.py", "results-drain.md"
 
@@ -311,27 +255,6 @@ class Run(Session[Database]):
             rows.append(f"| {tenth + 1} | {shown} | {spread([each[tenth] for each in rates], ',.0f')} |")
         return "\n".join(rows)
 
-    def idle(self) -> str:
-        """A worker with nothing to do: what it asks the database, and how soon it sees a new job."""
-        rows = [
-            "### A worker with nothing to do",
-            "",
-            "| | statements a minute | a new job runs after, ms: median [10th–90th of 100] | jobs |",
-            "|-|-|-|-|",
-        ]
-        for contender in self.contenders:
-            if contender.serve is None:
-                continue
-            statements, delays = self._idle(contender)
-            low, *_, high = quantiles(delays, n=10)
-            milliseconds = [f"{seconds * 1000:,.1f}" for seconds in (median(delays), low, high)]
-            rows.append(
-                f"| {contender.name} | {statements:,.0f} | {milliseconds[0]} [{milliseconds[1]}–{milliseconds[2]}] "
-                f"| {len(delays)} |"
-            )
-        self.done = 1
-        return "\n".join(rows)
-
     def _drain(self, contender: Contender, jobs: int, window: float) -> Drained:
         """Run one contender in a process of its own. Raise unless it did all that it was to do, and nothing else."""
         database = self.place(contender)
@@ -339,7 +262,7 @@ class Run(Session[Database]):
         table = contender.tables[0]
         size, wal = database.size_of(table), database.ask("SELECT pg_current_wal_insert_lsn()")
         database.run("SELECT pg_stat_reset_single_table_counters(%s::regclass)", table)
-        with witnessed(jobs) as (notes, variables):
+        with processes.witnessed(jobs) as (notes, variables):
             told = self._tell(database, "drain", contender, window, variables=variables)
             began = min(map(float, notes.read_text().split()))
         completed, in_window, ended = database.query(COMMITS.format(done=contender.done), end=began + window)[0]
@@ -351,95 +274,18 @@ class Run(Session[Database]):
         )
         return Drained(began, completed, in_window, ended, told["cpu"], wear)
 
-    def _idle(self, contender: Contender) -> tuple[float, list[float]]:
-        """Return the statements a minute of a worker that finds nothing, and how long each of some jobs waited."""
-        self.database.prepare(contender, 0)
-        with witnessed(0, every=True) as (notes, variables):
-            process = self._start(self.database, "serve", contender, variables=variables)
-            try:
-                self._notice(contender, process, notes, 1)  # it has started
-                time.sleep(3)
-                with self.database.logging():
-                    before, began = self.database.statements(), time.monotonic()
-                    time.sleep(self.size.quiet)
-                    statements = (self.database.statements() - before) / (time.monotonic() - began) * 60
-                delays = []
-                for number in range(2, self.size.inserts + 2):
-                    # No rhythm: a worker that asks every second is not to be met at the same moment each time.
-                    time.sleep(random.uniform(0.2, 0.7))
-                    delays.append(self._notice(contender, process, notes, number))
-            finally:
-                end(process)
-        return statements, delays
-
-    def _notice(self, contender: Contender, process: subprocess.Popen[str], notes: Path, number: int) -> float:
-        """Add the job with this number, and return how long it took from there to its handler."""
-        began, deadline = time.time(), time.monotonic() + 30
-        self.database.add(contender, number, number)
-        while len(seen := notes.read_text().splitlines()) < number:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"A worker of {contender.name!r} does not see a new job. Its error is above.")
-            time.sleep(0.002)
-        return float(seen[number - 1]) - began
-
     def _tell(self, database: Database, what: str, contender: Contender, *arguments: object, **more: Any) -> Any:
         """Run a cell, and return what it tells."""
-        process = self._start(database, what, contender, *arguments, **more)
-        try:
-            told, _ = process.communicate(timeout=CELL_SECONDS)
-        finally:
-            end(process)
-        if process.returncode:
-            raise SystemExit(f"A process of {contender.name!r} failed. Its error is above.")
-        return json.loads(told.splitlines()[-1])
-
-    def _start(
-        self,
-        database: Database,
-        what: str,
-        contender: Contender,
-        *arguments: object,
-        variables: dict[str, str] | None = None,
-    ) -> subprocess.Popen[str]:
-        command = [sys.executable, str(HERE / "drain_cell.py"), what, contender.name, *map(str, arguments)]
-        surroundings = {**os.environ, **database.environment, **(variables or {})}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surroundings, start_new_session=True)
+        return processes.tell(database, "drain_cell.py", what, contender.name, *arguments, **more)
 
 
 def with_goals(goals: dict[str, list[Goal]], drained: Sequence[tuple[Contender, Line]]) -> list[Line]:
     return [Line(line.name, goals.get(contender.name, [Goal()]), line.cells) for contender, line in drained]
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    """End a cell, and whatever it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
-@contextmanager
-def witnessed(jobs: int, *, every: bool = False) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Give the handlers a file for their notes: yield it, and the variables that tell them of it."""
-    with tempfile.TemporaryDirectory() as directory:
-        notes = Path(directory) / "notes"
-        notes.touch()
-        variables = {"BENCHMARK_WITNESS": str(notes), "BENCHMARK_JOBS": str(jobs)}
-        yield notes, {**variables, "BENCHMARK_WITNESS_EVERY": "yes" if every else "no"}
-
-
-def start() -> Database:
-    """Start a server that ends with this process, and create the tables."""
-    postgres.OPTIONS.update(databases.OPTIONS | OPTIONS)
-    database = Database(postgres.boot())
-    database.migrate()
-    os.environ |= {"BENCHMARK_DATABASE": database.url}
-    drain_peers.install()
-    return database
-
-
 def main() -> None:
     options = Run.parser("Measure the worker against its peers.").parse_args()
-    Run(start(), options).run()
+    Run(Database.start(OPTIONS), options).run()
 
 
 if __name__ == "__main__":

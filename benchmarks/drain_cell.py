@@ -1,7 +1,6 @@
 """One process of the drain benchmark, started by drain.py. It tells in a line of JSON what it knows itself.
 
 drain_cell.py drain <contender> <window>     serve what is there, until it is empty or the window is over
-drain_cell.py serve <contender>              serve until it is ended
 drain_cell.py claim <contender> <batch> <times>    claim rows and give them back, again and again
 """
 
@@ -36,10 +35,6 @@ GIVE_BACK = """
 def main(what: str, name: str, *arguments: str) -> None:
     django.setup()
     contender = drain_contenders.ALL[name]
-    if what == "serve":
-        assert contender.serve is not None  # noqa: S101
-        contender.serve()
-        return
     if what == "claim":
         told: dict[str, Any] = {"seconds": claim(contender, *map(int, arguments))}
     else:

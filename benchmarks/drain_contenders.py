@@ -34,8 +34,6 @@ class Contender:
     fillfactor: int = 100
     #: Whether it updates the rows of its jobs, as ours does, and what becomes of that table is told.
     updates: bool = False
-    #: Serves for ever, set as it is by default.
-    serve: Callable[[], None] | None = None
     #: Returns a function that claims up to so many rows of a state and says how many it got.
     claimer: Callable[[], Callable[[str, int], int]] | None = None
     #: The table that it claims from.
@@ -80,12 +78,11 @@ OURS = Contender(
     done="jobs_jobstatetransition WHERE from_status = 'PENDING' AND to_status = 'DONE' AND sequence = 1",
     left=UNFINISHED.format(table="jobs_job"),
     wrong="SELECT count(*) FROM jobs_jobstatetransition WHERE to_status <> 'DONE' OR sequence <> 1",
-    serve=drain_ours.serve_ours,
     claimer=drain_ours.claimer_ours,
     crowded="jobs_crowdedjob",
     updates=True,
 )
-BEFORE = replace(OURS, name="before", is_before=True, serve=None)
+BEFORE = replace(OURS, name="before", is_before=True)
 BY_HAND = Contender(
     "by hand",
     drain_by_hand.drain_by_hand,
@@ -107,7 +104,6 @@ PEERS = (
         done="pgqueuer_log WHERE status = 'successful'",
         left="SELECT count(*) FROM pgqueuer",
         wrong="SELECT count(*) FROM pgqueuer_log WHERE status NOT IN ('queued', 'picked', 'successful')",
-        serve=drain_peers.serve_pgqueuer,
     ),
     Contender(
         "procrastinate",
@@ -118,7 +114,6 @@ PEERS = (
         left="SELECT count(*) FROM procrastinate_jobs WHERE status <> 'succeeded'",
         wrong="SELECT count(*) FROM procrastinate_jobs WHERE status NOT IN ('todo', 'succeeded')",
         windowed=True,
-        serve=drain_peers.serve_procrastinate,
     ),
     Contender(
         "django-tasks-db",
@@ -129,7 +124,6 @@ PEERS = (
         left="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status <> 'SUCCESSFUL'",
         wrong="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status NOT IN ('READY', 'SUCCESSFUL')",
         windowed=True,
-        serve=drain_peers.serve_tasks_db,
     ),
 )
 
@@ -138,9 +132,9 @@ FILLFACTOR = 45
 
 
 def with_room(contender: Contender) -> Contender:
-    """Return the same on a table with room in its pages. Nobody serves or claims from it but to drain it."""
+    """Return the same on a table with room in its pages. Nobody claims from it but to drain it."""
     name = f"{contender.name}, fillfactor {FILLFACTOR}"
-    return replace(contender, name=name, fillfactor=FILLFACTOR, serve=None, claimer=None)
+    return replace(contender, name=name, fillfactor=FILLFACTOR, claimer=None)
 
 
 OURS_WITH_ROOM = with_room(OURS)

@@ -1,4 +1,4 @@
-"""Ours: the only module of the drain benchmark that knows how the worker is called."""
+"""Ours: the only module of the benchmarks of workers that knows how the worker is called."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from django.core.management import call_command
 
 #: What the operator types: one worker process, everything else as it is by default. Heartbeats and time limits are on.
-COMMAND = ("statemachine_worker", "jobs.Job")
+COMMAND = "statemachine_worker"
 
 
 def drain_ours(window: float) -> None:
     """Serve `jobs.Job` with one worker process until nothing is due."""
-    call_command(*COMMAND, "--once", verbosity=0)
+    call_command(COMMAND, "jobs.Job", "--once", verbosity=0)
 
 
-def serve_ours() -> None:
-    """Serve `jobs.Job` with one worker process until it is killed."""
-    call_command(*COMMAND, verbosity=0)
+def serve_ours(model: str = "jobs.Job") -> None:
+    """Serve a model with one worker process until it is killed."""
+    call_command(COMMAND, model, verbosity=0)
 
 
 def claimer_ours() -> Callable[[str, int], int]:

@@ -1,6 +1,7 @@
 """The peers: how each is installed, and how one process of it is run.
 
-`drain_...` serves what is there and returns: when it is empty, or when the window is over. `serve_...` never returns.
+`drain_...` serves what is there and returns: when it is empty, or when the window is over. `serve_...` never returns, and is
+set as it is by default.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def database_name() -> str:
 def install() -> None:
     """Create the tables of those peers that have no migrations of Django's."""
     asyncio.run(_install_pgqueuer())
-    with _procrastinate().open() as app:
+    with procrastinate_app().open() as app:
         app.schema_manager.apply_schema()
 
 
@@ -79,7 +80,7 @@ def _run_pgqueuer(*, until_empty: bool, **options: Any) -> None:
 # procrastinate
 
 
-def _procrastinate() -> Any:
+def procrastinate_app() -> Any:
     import procrastinate
 
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(kwargs={**place(), "dbname": database_name()}))
@@ -93,7 +94,7 @@ def _procrastinate() -> Any:
 
 def drain_procrastinate(window: float) -> None:
     async def work() -> None:
-        async with _procrastinate().open_async() as app:
+        async with procrastinate_app().open_async() as app:
             worker = asyncio.create_task(app.run_worker_async(concurrency=100, wait=False, listen_notify=False))
             loop = asyncio.get_running_loop()
             witness.watch(first=lambda: loop.call_later(window, worker.cancel) and None)
@@ -106,8 +107,8 @@ def drain_procrastinate(window: float) -> None:
 
 def serve_procrastinate() -> None:
     async def work() -> None:
-        async with _procrastinate().open_async() as app:
-            await app.run_worker_async(concurrency=100)
+        async with procrastinate_app().open_async() as app:
+            await app.run_worker_async()
 
     asyncio.run(work())
 

@@ -129,7 +129,9 @@ def _cpu(line: Line) -> str:
 
 
 def spread(values: list[float], form: str, after_median: str = "") -> str:
-    """Return the median and, in brackets, the least and the greatest."""
+    """Return the median and, in brackets, the least and the greatest, if there are more than one."""
+    if len(values) == 1:
+        return f"{format(values[0], form)}{after_median}"
     low, middle, high = (format(value, form) for value in (min(values), median(values), max(values)))
     return f"{middle}{after_median} [{low}–{high}]"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import witness
 from django.db import models
 from django.db.models.functions import Now
@@ -48,6 +50,22 @@ class CrowdedJob(Work):
     @states.handler("CROWD", "PENDING")
     def nothing(self) -> str:
         witness.seen()
+        return "DONE"
+
+
+class LongJob(Work):
+    """Ours, with a handler that outlasts every cell."""
+
+    states = StateMachine(
+        states=[("PENDING", "Pending"), ("DONE", "Done")],
+        initial="PENDING",
+        transitions={"PENDING": ["DONE"]},
+    )
+
+    @states.handler("PENDING")
+    def sleep(self) -> str:
+        witness.seen()
+        time.sleep(3600)
         return "DONE"
 
 
