@@ -19,6 +19,9 @@ CHANNEL = "statemachine_fields"
 #: What comes before a gate in the message that nobody holds it any more.
 LEFT = "left "
 
+# One gate, as nearly always: it takes half as long as a statement for many.
+KNOCK_ONE = f"SELECT pg_notify('{CHANNEL}', %s) WHERE NOT pg_try_advisory_xact_lock_shared(%s::bigint)"
+
 KNOCK = f"""
     SELECT gate, pg_notify('{CHANNEL}', gate::text) FROM unnest(%s::bigint[]) AS asked (gate)
      WHERE NOT pg_try_advisory_xact_lock_shared(gate)"""
@@ -47,6 +50,10 @@ class PostgreSQLWakeups:
         if driver is None:
             return set()
         with getattr(connection, "answered", nullcontext)(), driver.cursor() as cursor:
+            if len(gates) == 1:
+                (gate,) = gates
+                cursor.execute(KNOCK_ONE, (str(gate), gate))
+                return {gate} if cursor.fetchall() else set()
             cursor.execute(KNOCK, ([*gates],))
             return {gate for gate, _sent in cursor.fetchall()}
 
