@@ -41,6 +41,9 @@ QUICK = 0.001
 SUSPECTS_EVERY = 5.0
 #: Of so many such looks one asks for rows that a worker may have died of, though there seem to be none.
 ASK_ANYWAY = 6
+#: How long to step aside after a claim that found few rows. A thread that is woken for one cannot begin before this one gives up the
+#: interpreter, which has things to note, to ask and to send that nobody waits for.
+HAND_OVER = 0.00001
 #: How long a worker that is to stop when nothing is due waits for what it cannot claim.
 ONCE_SECONDS = 10.0
 
@@ -300,6 +303,8 @@ class ClaimLoop:
         if room > 0:
             self.timers[lane].begin()
             got = self._put(lane, self.claimer.take_around(lane, room))
+            if 0 < got < room:
+                time.sleep(HAND_OVER)
             prefetch.claimed(room, got)
             self._put(lane, self.claimer.take_aside(lane))
             self._set_timer(lane, room, got)
