@@ -1007,7 +1007,8 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
                 FROM "lab_byworker"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -1023,7 +1024,9 @@ WITH walked AS MATERIALIZED (
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- recover what a dead worker held
 WITH walked AS MATERIALIZED (
@@ -1033,7 +1036,7 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_owner" = %s) AS is_wanted
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
                 FROM "lab_byworker"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -1049,7 +1052,9 @@ WITH walked AS MATERIALIZED (
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- give back what was claimed unheard
 WITH walked AS MATERIALIZED (
@@ -1059,7 +1064,8 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted
+                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
                 FROM "lab_byworker"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -1075,7 +1081,9 @@ WITH walked AS MATERIALIZED (
             1, "status_attempts" = "status_attempts" - 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- a single move under a lease
 WITH moved AS (
@@ -1603,7 +1611,8 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
                 FROM "lab_coupon"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -1619,7 +1628,9 @@ WITH walked AS MATERIALIZED (
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
         WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- recover what a dead worker held
 WITH walked AS MATERIALIZED (
@@ -1629,7 +1640,7 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_owner" = %s) AS is_wanted
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
                 FROM "lab_coupon"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -1645,7 +1656,9 @@ WITH walked AS MATERIALIZED (
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
         WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- give back what was claimed unheard
 WITH walked AS MATERIALIZED (
@@ -1655,7 +1668,8 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_owner" = %s AND "code" <> ALL(%s::varchar[])) AS is_wanted
+                    ("status_lease_owner" = %s AND "code" <> ALL(%s::varchar[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
                 FROM "lab_coupon"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -1671,7 +1685,9 @@ WITH walked AS MATERIALIZED (
             1, "status_attempts" = "status_attempts" - 1
         WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- a single move under a lease
 WITH moved AS (
@@ -2086,7 +2102,8 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
                 FROM "lab_relay"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -2102,7 +2119,9 @@ WITH walked AS MATERIALIZED (
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- recover what a dead worker held
 WITH walked AS MATERIALIZED (
@@ -2112,7 +2131,7 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_owner" = %s) AS is_wanted
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
                 FROM "lab_relay"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -2128,7 +2147,9 @@ WITH walked AS MATERIALIZED (
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- give back what was claimed unheard
 WITH walked AS MATERIALIZED (
@@ -2138,7 +2159,8 @@ WITH walked AS MATERIALIZED (
             SELECT near.*, row_number() OVER () AS place
             FROM (
                 SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
-                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted
+                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
                 FROM "lab_relay"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
@@ -2154,7 +2176,9 @@ WITH walked AS MATERIALIZED (
             1, "status_attempts" = "status_attempts" - 1
         WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
         RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked);
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
 
 -- a single move under a lease
 WITH moved AS (

@@ -75,6 +75,13 @@ def uncompared(name: str, effect: str, column: str, tests: tuple[str, ...]) -> M
 
 MUTATIONS = [
     Mutation(
+        "rows that are due at the same instant are not all looked at",
+        CLAIMS,
+        "if (last <= walk // 2 and not is_tied) or",
+        "if last <= walk // 2 or",
+        (LEASES,),
+    ),
+    Mutation(
         "a gate that is taken without another look",
         "worker/listening.py",
         "self._hint(Hint.GATE, [",

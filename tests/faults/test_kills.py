@@ -78,8 +78,9 @@ def test_a_process_killed_between_handler_and_commit_runs_the_handler_again(star
 
 def test_a_process_killed_after_the_commit_does_not_run_the_handler_again(start_worker):
     """#3: kill -9 when the move is written and the worker has not heard of it. I1, I2, I4: one run for each state."""
-    worker = start_worker(pause={"commit.after": 1})
     (chore,) = create_chores(1, script=lambda _: MARKED)
+    # Nobody is to look meanwhile and take the row again.
+    worker = start_worker(pause={"commit.after": 1}, settings={"WAKE_UPS": False, "POLL_SECONDS": 5.0})
     pid = worker.paused_at("commit.after")
     assert Chore.objects.get().status == "DOING"
     worker.kill(pid)

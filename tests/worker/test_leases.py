@@ -80,6 +80,16 @@ def lock(lane, lease):
         return lane.lock(lease.key, lease.token)
 
 
+def test_rows_that_are_due_at_the_same_instant_are_all_looked_at(lots):
+    """A row that was claimed comes last among them, however many they are."""
+    rows = Lot.objects.bulk_create([Lot() for _ in range(300)])
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE lab_lot SET status_next_at = '2020-01-01'")
+    taken = claim(lots, 3, owner="dead:1")
+    assert len(rows) == 300
+    assert recover(lots, "dead:1") == len(taken) == 3
+
+
 def recover(lane, owner, states=None):
     return lane.dialect.recover(lane.connection, lane.bound.table, states or lane.states, Left(owner)).rows
 

@@ -21,16 +21,19 @@ from statemachine_fields.db.fields import INSERTED, MachineColumn
 #: In the state of an instance: the call that inserts it, or did.
 CALL = "statemachine_bulk_create"
 
+#: So many rows may be due at the same instant and cost nobody anything.
+FEW = 16
+
 _thread = threading.local()
 
 
 class BulkCall:
     """One call of `bulk_create()`: how many rows it has, and the database's time at which it came to the first of them."""
 
-    __slots__ = ("began", "has_begun", "rows", "told")
+    __slots__ = ("began", "has_begun", "placed", "rows", "told")
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = self.placed = 0
         self.has_begun = False
         self.began: datetime.datetime | None = None
         #: In which states rows are due of which it was told.
@@ -38,6 +41,11 @@ class BulkCall:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a pickled instance is of no call, and no pickle has a class of ours in it
+
+    def count_down(self) -> int:
+        """Return how many rows are still to come; 0 if there are but few in all, which need no order."""
+        self.placed += 1
+        return self.rows - self.placed if self.rows > FEW else 0
 
     def read_clock(self, connection: Any) -> datetime.datetime | None:
         """Return when it began; None if each of its rows has a time of its own, as on other databases, or if it has one row."""

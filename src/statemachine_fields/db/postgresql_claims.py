@@ -45,13 +45,15 @@ CLAIMED = """
 LOCKS = " FOR NO KEY UPDATE SKIP LOCKED"
 
 # Rows are claimed in the order in which they became due, so those that are held come before those that nobody has
-# claimed yet, and a walk along the same index need not go further than where the held ones end: see recover().
+# claimed yet, and a walk along the same index need not go further than where the held ones end: see recover(). Only those that are
+# due at the same instant have no order, and a claimed row comes last among them: the walk has to pass them all.
 FREED = """
     WITH walked AS MATERIALIZED (
         SELECT found.* FROM unnest(%s::text[]) AS wanted (state)
          CROSS JOIN LATERAL (
             SELECT near.*, row_number() OVER () AS place FROM (
-                SELECT {key} AS key, {lease_expires_at} IS NOT NULL OR {crashes} > 0 AS is_taken, ({which}) AS is_wanted
+                SELECT {key} AS key, {lease_expires_at} IS NOT NULL OR {crashes} > 0 AS is_taken, ({which}) AS is_wanted,
+                       wanted.state, {next_at} AS at
                   FROM {name} WHERE {status} = wanted.state AND {next_at} <= statement_timestamp()
                  ORDER BY {next_at} LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (
@@ -61,7 +63,9 @@ FREED = """
     freed AS (
         UPDATE {name} SET {changes}
          WHERE {key} = ANY(ARRAY(SELECT key FROM left_open)) RETURNING 1)
-    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked)"""
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+           EXISTS(SELECT 1 FROM walked GROUP BY state
+                  HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT is_taken))"""
 
 # Two steps into the index for each state: to its first row, which is due if any is, held ones included, and to the first that is
 # not due yet. min() over all states would read everything that waits.
@@ -125,9 +129,10 @@ class PostgreSQLClaims:
         blame = words if left.is_crash else ()
         freed, walk = 0, FIRST_WALK
         while True:
-            ((found, last),) = prepared.run(connection, text, ([*states], *params, walk, *params, *blame))
+            values = ([*states], *params, walk, *params, *blame, walk)
+            ((found, last, is_tied),) = prepared.run(connection, text, values)
             freed += found
-            if last <= walk // 2 or walk >= LONGEST_WALK:
+            if (last <= walk // 2 and not is_tied) or walk >= LONGEST_WALK:
                 return Recovered(freed, last > 0)
             walk *= LONGER_WALK
 

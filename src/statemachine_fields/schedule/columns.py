@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 from django.db.models.expressions import DatabaseDefault
 
-from statemachine_fields.db.clock import ComputedTime, DatabaseClock, read_instant
+from statemachine_fields.db.clock import MICROSECOND, ComputedTime, DatabaseClock, read_instant
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import MachineColumn
 from statemachine_fields.db.inserts import CallTime, InsertTime
@@ -100,9 +100,16 @@ class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[mi
 
 @dataclass(frozen=True, slots=True)
 class DueTime(CallTime):
-    """When a row of a `bulk_create()` is due, and in which state."""
+    """When a row of a `bulk_create()` is due, and in which state. Of many, each has a time of its own, a microsecond after the one
+    before it and none after that of the call: they are claimed in their order, and those that are held are found before the others."""
 
     status: str = ""
+
+    def on(self, connection: Any) -> Any:
+        value = CallTime.on(self, connection)
+        if self.given is not None or not isinstance(value, MachineValue):
+            return value
+        return MachineValue(value.value - self.call.count_down() * MICROSECOND)
 
 
 class PinnedField(ScheduleColumn, BooleanField):

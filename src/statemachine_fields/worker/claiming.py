@@ -122,7 +122,10 @@ class ClaimLoop:
             return
         can_take = [lane for lane in self.lanes if self._is_open(lane) and self._room(lane) > 0]
         self.on_rest([lane for lane in can_take if not self.timers[lane].is_paced])
-        self.inflight.wake.wait(min([self.options.poll_seconds, *(self.timers[lane].left for lane in can_take)]))
+        closed = [max(wait.left for wait in self._waits(lane)) for lane in self.lanes if not self._is_open(lane)]
+        self.inflight.wake.wait(
+            min([self.options.poll_seconds, *closed, *(self.timers[lane].left for lane in can_take)])
+        )
 
     def end(self) -> None:
         """Give back what was leased by claims whose answer was lost, for as long as the server may still be at one."""
@@ -226,8 +229,10 @@ class ClaimLoop:
         return max(self._at_once(lane) - running, 0)
 
     def _is_open(self, lane: Lane) -> bool:
-        waits = (self._troubles[lane], self._reconnects[lane.using])
-        return not any(wait.failures and not wait.is_over for wait in waits)
+        return not any(wait.failures and not wait.is_over for wait in self._waits(lane))
+
+    def _waits(self, lane: Lane) -> tuple[Backoff, Backoff]:
+        return self._troubles[lane], self._reconnects[lane.using]
 
     def _is_looked_through(self) -> bool:
         """Say whether a look that found nothing was a look at everything, or has been tried for long enough."""
