@@ -543,14 +543,14 @@ MUTATIONS = [
     Mutation(
         "a walk for rows left behind ends too soon",
         CLAIMS,
-        "if last <= walk // 2 or",
-        "if last <= walk or",
+        "if (last <= walk // 2 and not is_tied) or",
+        "if (last <= walk and not is_tied) or",
         (f"{LEASES}::TestRecover",),
     ),
     Mutation(
         "a walk for rows left behind does not end",
         CLAIMS,
-        "if last <= walk // 2 or walk >= LONGEST_WALK",
+        "if (last <= walk // 2 and not is_tied) or walk >= LONGEST_WALK",
         "if walk >= LONGEST_WALK",
         (f"{LEASES}::TestRecover",),
     ),
