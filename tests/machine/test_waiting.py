@@ -139,6 +139,12 @@ class TestTheAnswer:
         assert vars(record).keys() == vars(row.states.history.get()).keys()
         assert record._state.adding is False
 
+    def test_is_where_the_row_is_though_its_record_is_gone(self, row):
+        move(row, "FAILED")
+        Stamped.states.transition_model.objects.all().delete()
+        record = row.states.wait_for("FAILED", timeout=ENOUGH)
+        assert (record.to_status, record._state.adding) == ("FAILED", True)
+
     def test_is_there_at_once_if_the_row_has_moved_since_it_was_loaded(self, row):
         move(row, "DONE")
         assert row.states.wait_for("DONE", timeout=ENOUGH).sequence == 1

@@ -298,3 +298,63 @@ class TestInATestCase(TestCase):
         with self.captureOnCommitCallbacks(execute=True) as callbacks:
             Chore.objects.create().states.transition_to("DOING")
         assert callbacks == []
+
+
+class TestAnInsertWithoutATransaction:
+    """As that of a `bulk_create()` on Django 6: workers are told after it, and nobody's wrappers are in its way."""
+
+    @pytest.fixture
+    def insert(self):
+        def insert():
+            wakeups.wake_after_insert(Chore.states._meta, connection, "NEW", 0.0)
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "INSERT INTO lab_run (chore, state, attempt, token, pid, at) VALUES (1, '', 1, 1, 1, now())"
+                )
+
+        return insert
+
+    def test_tells_once(self, insert, idler):
+        insert()
+        assert (idler.heard(), connection.execute_wrappers) == ([Chore], [])
+
+    def test_that_a_wrapper_refuses_leaves_nothing_behind(self, insert, idler):
+        def refuse(execute, sql, params, many, context):
+            raise RuntimeError("read-only")
+
+        with pytest.raises(RuntimeError), connection.execute_wrapper(refuse):
+            insert()
+        assert (idler.heard(), connection.execute_wrappers) == ([], [])
+
+    def test_whose_wrapper_inserts_as_well_tells_once(self, insert, idler):
+        nested = []
+
+        def log(execute, sql, params, many, context):
+            if not nested:
+                nested.append(sql)
+                with connection.cursor() as cursor:
+                    cursor.execute(
+                        "INSERT INTO lab_run (chore, state, attempt, token, pid, at) VALUES (2, '', 1, 1, 1, now())"
+                    )
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(log):
+            insert()
+        assert (idler.heard(), connection.execute_wrappers) == ([Chore], [])
+
+
+def test_who_could_not_be_told_is_told_of_the_next_row(chore, idler, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(dialect_for(connection), "notify", lambda *args: 1 / 0)
+        Chore.objects.create()
+    Chore.objects.create()
+    assert idler.heard() == [Chore]
+
+
+def test_who_asks_slowly_is_not_quiet_for_longer(monkeypatch):
+    """Workers that begin to wait look again a while after that, and count on who was told before to ask by then."""
+    began = time.monotonic()
+    times = iter([began, began + 10.0])
+    monkeypatch.setattr(wakeups.time, "monotonic", lambda: next(times, began + 10.0))
+    wakeups.knock(connection, {1})
+    assert wakeups._quiet_until == {("default", 1): began + wakeups.ASK_AGAIN_AFTER}

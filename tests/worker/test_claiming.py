@@ -14,7 +14,7 @@ from statemachine_fields.worker.claiming import ClaimLoop
 from statemachine_fields.worker.connections import OwnConnections
 from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.options import WorkerOptions
-from tests.worker.rows import claim, columns_of, in_seconds, let_lease_run_out, only_postgresql, set_clock
+from tests.worker.rows import claim, columns_of, in_seconds, lease_on, let_lease_run_out, only_postgresql, set_clock
 
 pytestmark = [pytest.mark.django_db(transaction=True), only_postgresql]
 
@@ -65,6 +65,20 @@ def lots_of(*amounts):
 
 def keys(loop):
     return sorted(lease.key for lease in loop.inflight.held)
+
+
+def test_what_other_queues_run_takes_nothing_from_the_limit_of_a_queue(make, lots, chores):
+    loop = make(threads=4, queues={"chores": 1, "default": 2})
+    loop.inflight.running.update(lease_on(lots, key) for key in (1, 2))
+    assert (loop._free(chores), loop._free(lots)) == (1, 0)
+    loop.inflight.running.add(lease_on(chores, 3))
+    assert loop._free(chores) == 0
+
+
+def test_no_queue_has_more_than_there_are_threads(make, lots, chores):
+    loop = make(threads=2, queues={"chores": 2, "default": 2})
+    loop.inflight.running.update(lease_on(lots, key) for key in (1, 2))
+    assert loop._free(chores) == 0
 
 
 class TestBadRow:

@@ -75,3 +75,46 @@ def test_rows_of_one_machine_are_told_from_those_of_another(inflight, chores):
     ours, theirs = lease_on(chores), lease_on(lane_of(Lot))
     inflight.took([ours, theirs])
     assert inflight.of_machine(lane_of(Chore)) == [ours]
+
+
+class TestRowsThatWaitTooLong:
+    """What is claimed ahead of handlers that do not end is for who has time."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        return Clock(monkeypatch, module)
+
+    def wait_behind(self, inflight, lane, clock, *began):
+        """Let a row of a lane wait, while handlers run that began so many seconds ago."""
+        row = lease_on(lane, 100, claimed_at=clock.now - 1)
+        inflight.buffer.put(lane, [row])
+        for key, (runs, ago) in enumerate(began):
+            inflight.running.add(lease_on(runs, key, started_at=clock.now - ago))
+        return row
+
+    def test_are_taken_back(self, inflight, chores, clock):
+        row = self.wait_behind(inflight, chores, clock, (chores, 1.0))
+        assert inflight.take_back_the_waiting() == [row]
+        assert inflight.buffer.waiting(chores) == 0
+
+    def test_are_left_while_handlers_begin(self, inflight, chores, clock):
+        self.wait_behind(inflight, chores, clock, (chores, 1.0), (chores, 0.01))
+        assert inflight.take_back_the_waiting() == []
+
+    def test_are_left_while_nothing_runs(self, inflight, chores, clock):
+        self.wait_behind(inflight, chores, clock)
+        assert inflight.take_back_the_waiting() == []
+
+    def test_are_taken_back_that_came_a_while_ago_and_no_others(self, inflight, chores, clock):
+        row = self.wait_behind(inflight, chores, clock, (chores, 1.0))
+        young = lease_on(chores, 101, claimed_at=clock.now)
+        inflight.buffer.put(chores, [young])
+        assert inflight.take_back_the_waiting() == [row]
+        assert inflight.buffer.take() is young
+
+    def test_in_a_queue_with_a_limit_are_taken_back_whatever_other_queues_do(self, chores, lots, clock):
+        inflight = InFlight(Buffer([chores, lots], {"chores": 1}))
+        row = self.wait_behind(inflight, chores, clock, (chores, 1.0), (lots, 0.01))
+        other = lease_on(lots, 102, claimed_at=clock.now - 1)
+        inflight.buffer.put(lots, [other])
+        assert inflight.take_back_the_waiting() == [row]

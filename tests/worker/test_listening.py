@@ -98,6 +98,15 @@ class TestEar:
         wires.to_listener["default"].send(9, 9, True)
         assert list(wires.to_listener["default"].receive()) == [(9, 9, True)]
 
+    def test_leaves_what_comes_after_that_to_the_process_in_its_place(self, ear, wires, claiming):
+        hearing = threading.Thread(target=ear.run)
+        hearing.start()
+        claiming.stopping.set()
+        wires.hint(DUE, 1)
+        hearing.join(10)
+        assert not hearing.is_alive()
+        assert list(wires.to_slots[SLOT].receive()) == [(DUE, 1)]
+
     @pytest.mark.parametrize("hint", [DUE, GATE])
     def test_wakes_the_claimer_for_the_lane_that_is_named(self, hint, ear, claiming, lanes):
         ear._hear(hint, lanes[1])

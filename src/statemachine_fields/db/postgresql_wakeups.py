@@ -47,8 +47,6 @@ class PostgreSQLWakeups:
         workers happen to do.
         """
         driver = connection.connection
-        if driver is None:
-            return set()
         with getattr(connection, "answered", nullcontext)(), driver.cursor() as cursor:
             if len(gates) == 1:
                 (gate,) = gates

@@ -144,7 +144,10 @@ def _look_at_records(bound: Binding[Any], waiters: Sequence[Waiter], using: str)
         if len(records) < MOST_RECORDS or len(left) == len(waiting):
             for waiter in left:
                 waiter.seen = waiter.sequence
-                _give_up_if_ended(waiter)
+                if waiter.status in waiter.states:  # its record is gone
+                    waiter.arrived(_arrival_before(waiter, using))
+                else:
+                    _give_up_if_ended(waiter)
             return
         waiting = left
 

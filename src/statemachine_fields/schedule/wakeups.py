@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
@@ -91,12 +92,14 @@ def wake_after_insert(bound: Binding[Any], connection: Any, state: str, seconds:
     def insert(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         if not str(sql).lstrip().startswith("INSERT"):
             return execute(sql, params, many, context)
-        connection.execute_wrappers.remove(insert)
+        with suppress(ValueError):
+            connection.execute_wrappers.remove(insert)
         result = execute(sql, params, many, context)
         wake(bound, connection, state, seconds)
         return result
 
-    connection.execute_wrappers.append(insert)
+    # Before all others, so that theirs are taken away from the end in their order, and what they send does not meet it.
+    connection.execute_wrappers.insert(0, insert)
 
 
 class Message:
@@ -118,13 +121,13 @@ def knock(connection: Any, gates: set[int]) -> None:
     asked = [gate for gate in gates if _quiet_until.get((alias, gate), 0.0) <= now]
     if not asked:
         return
-    held: set[int] = set()
     try:
         held = dialect_for(connection).notify(connection, asked)
     except Exception as error:  # noqa: BLE001 - of the driver, or of who wraps it
         logger.debug("Workers could not be told of a row that is due. They look by themselves. (%s)", error)
+        return
     for gate in asked:
         if gate in held:
             _quiet_until.pop((alias, gate), None)
-        else:
-            _quiet_until[alias, gate] = time.monotonic() + ASK_AGAIN_AFTER
+        else:  # counted from before it was asked: who has begun to wait since then looks again after that
+            _quiet_until[alias, gate] = now + ASK_AGAIN_AFTER

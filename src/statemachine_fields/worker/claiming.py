@@ -225,8 +225,12 @@ class ClaimLoop:
 
     def _free(self, lane: Lane) -> int:
         """Return how many rows of a lane could begin at once."""
-        running = sum(lease.is_async == lane.is_async for lease in list(self.inflight.running))
-        return max(self._at_once(lane) - running, 0)
+        running, limit = list(self.inflight.running), self.options.queues.get(lane.queue)
+        most = self.options.coroutines if lane.is_async else self.options.threads
+        free = most - sum(lease.is_async == lane.is_async for lease in running)
+        if limit is not None:
+            free = min(free, limit - sum(lease.lane.queue == lane.queue for lease in running))
+        return max(free, 0)
 
     def _is_open(self, lane: Lane) -> bool:
         return not any(wait.failures and not wait.is_over for wait in self._waits(lane))

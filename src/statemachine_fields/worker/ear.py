@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 
 from statemachine_fields.worker.claiming import ClaimLoop
@@ -25,10 +26,12 @@ class Ear:
         self._told: dict[Lane, bool] = {}
 
     def run(self) -> None:
-        """Hear for as long as the process lives."""
-        while True:
-            for what, place in self.wire.receive():
-                self._hear(Hint(what), self.claiming.lanes[place])
+        """Hear until the process stops. What comes then is for the one that takes its place, which has the same wire."""
+        while not self.stopping.is_set():
+            is_readable = select.select([self.wire.reader], [], [], 1.0)[0]
+            if is_readable and not self.stopping.is_set():
+                for what, place in self.wire.receive():
+                    self._hear(Hint(what), self.claiming.lanes[place])
 
     def _hear(self, hint: Hint, lane: Lane) -> None:
         timer = self.claiming.timers[lane]

@@ -130,11 +130,20 @@ class Buffer:
             if self._sleepers[is_async]:
                 free.notify_all()
 
-    def take_back(self, *, is_async: bool) -> list[Lease]:
-        """Take out the rows that have waited for a thread, or for the event loop, for too long."""
-        latest = time.monotonic() - KEPT_WAITING
+    def take_back(self, begun: Callable[[bool, str | None], float | None]) -> list[Lease]:
+        """Take out the rows that have waited for too long for a thread, for the event loop, or for their turn in a queue.
+
+        :param begun: when the last handler of a kind has begun, or of a queue; None if none runs.
+        """
+        now = time.monotonic()
+        latest, stalled = now - KEPT_WAITING, now - STALLED
         left: list[Lease] = []
-        for rows in self._rows[is_async].values():
+        for is_async, lane, rows in [
+            (kind, lane, rows) for kind in self._rows for lane, rows in self._rows[kind].items()
+        ]:
+            last = [begun(is_async, None), begun(is_async, lane.queue) if lane.queue in self._limits else None]
+            if not rows or not any(each is not None and each < stalled for each in last):
+                continue
             late = {lease for lease in list(rows) if lease.claimed_at < latest}
             for _ in range(len(rows) if late else 0):
                 try:
@@ -246,13 +255,13 @@ class InFlight:
 
     def take_back_the_waiting(self) -> list[Lease]:
         """Take out rows that wait while those that run do not end, and return them."""
-        left: list[Lease] = []
         running, now = list(self.running), time.monotonic()
-        for is_async in (False, True):
-            begun = [lease.started_at or now for lease in running if lease.is_async is is_async]
-            if begun and max(begun) < now - STALLED:
-                left += self.buffer.take_back(is_async=is_async)
-        return left
+
+        def begun(is_async: bool, queue: str | None) -> float | None:
+            ours = (lease for lease in running if lease.is_async is is_async and queue in (None, lease.lane.queue))
+            return max((lease.started_at or now for lease in ours), default=None)
+
+        return self.buffer.take_back(begun) if running else []
 
     def close(self) -> list[Lease]:
         """Start no more, and return the rows that have not."""

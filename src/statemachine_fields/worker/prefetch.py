@@ -50,8 +50,9 @@ class Prefetch:
         self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * WEIGHT
 
     def stalled(self) -> None:
-        """Learn from handlers that do not end and keep rows waiting: claim nothing ahead until others have."""
+        """Learn from handlers that do not end and keep rows waiting: claim nothing ahead until others have, and then few."""
         self.mean = max(self.mean or 0.0, 2 * AHEAD_SECONDS)
+        self.size = self.least
 
     def room(self, waiting: int, free: int) -> int:
         """Return how many rows to claim while so many wait: none until half of them are gone.
