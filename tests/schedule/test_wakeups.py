@@ -17,7 +17,7 @@ from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.schedule import wakeups
 from statemachine_fields.schedule.reschedule import Rescheduler
 from statemachine_fields.schedule.wakeups import gate_of
-from tests.worker.rows import claim_one, lane_of, only_postgresql, set_clock
+from tests.worker.rows import Clock, claim_one, lane_of, only_postgresql, set_clock
 
 pytestmark = [pytest.mark.django_db(transaction=True), only_postgresql]
 
@@ -353,8 +353,9 @@ def test_who_could_not_be_told_is_told_of_the_next_row(chore, idler, monkeypatch
 
 def test_who_asks_slowly_is_not_quiet_for_longer(monkeypatch):
     """Workers that begin to wait look again a while after that, and count on who was told before to ask by then."""
-    began = time.monotonic()
-    times = iter([began, began + 10.0])
-    monkeypatch.setattr(wakeups.time, "monotonic", lambda: next(times, began + 10.0))
+    connection.ensure_connection()
+    clock = Clock(monkeypatch, wakeups)
+    dialect, began = dialect_for(connection), clock.now
+    monkeypatch.setattr(dialect, "notify", lambda *args: clock.pass_by(10.0) or set())
     wakeups.knock(connection, {1})
     assert wakeups._quiet_until == {("default", 1): began + wakeups.ASK_AGAIN_AFTER}
