@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from statemachine_fields.db.effects import Effect
 
 
+#: What comes before a gate in the message that a listener holds it no more.
+LEFT = "left "
+
+
 @dataclass(slots=True)
 class SelectedWrite:
     """The values of moves to one state, of whatever rows a query finds."""

@@ -13,11 +13,10 @@ from typing import Any
 
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
+from statemachine_fields.db.dialect import LEFT
+
 #: All messages go through one channel. A server wakes all listeners of a database, whatever they listen to.
 CHANNEL = "statemachine_fields"
-
-#: What comes before a gate in the message that nobody holds it any more.
-LEFT = "left "
 
 # One gate, as nearly always: it takes half as long as a statement for many.
 KNOCK_ONE = f"SELECT pg_notify('{CHANNEL}', %s) WHERE NOT pg_try_advisory_xact_lock_shared(%s::bigint)"

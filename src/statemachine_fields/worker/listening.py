@@ -23,6 +23,7 @@ from typing import Any
 import django
 from django.db import DatabaseError, InterfaceError, connections
 
+from statemachine_fields.db.dialect import LEFT
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.process import name_process
 from statemachine_fields.worker.wires import Hint, Wires
@@ -42,7 +43,6 @@ TICK = 0.5
 
 #: What the message begins with that shows whether messages arrive.
 TRIAL = "trial "
-LEFT = "left "
 
 
 def run_listener(options: WorkerOptions, wires: Wires, pipe: Any, supervisor: int) -> None:
