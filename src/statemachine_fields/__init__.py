@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from statemachine_fields import checks as _checks  # noqa: F401 - registered for all who import us, installed or not
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
+    DuplicateLiveRow,
     InvalidStateTransition,
     RetiredState,
     RowLeased,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.bulk import BulkResult, Refusal
     from statemachine_fields.machine.history_import import ImportResult
+    from statemachine_fields.machine.live_keys import LiveKey
     from statemachine_fields.machine.questions import Duration, Durations
 
 __all__ = [
@@ -37,10 +39,12 @@ __all__ = [
     "BoundMachine",
     "BulkResult",
     "ConcurrentTransition",
+    "DuplicateLiveRow",
     "Duration",
     "Durations",
     "ImportResult",
     "InvalidStateTransition",
+    "LiveKey",
     "Refusal",
     "RetiredState",
     "RowLeased",
@@ -60,13 +64,14 @@ __all__ = [
 ]
 
 
-#: What is loaded when it is asked for: a model class, which can be defined only once the app registry is ready, and the
-#: answers of what is asked rarely.
+#: What is loaded when it is asked for: a model class, which can be defined only once the app registry is ready, and
+#: what few machines declare or are asked.
 _LATER = {
     "StateTransition": "audit",
     "BulkResult": "bulk",
     "Refusal": "bulk",
     "ImportResult": "history_import",
+    "LiveKey": "live_keys",
     "Duration": "questions",
     "Durations": "questions",
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, models, router, transaction
+from django.db import DatabaseError, connections, models, router, transaction
 
 from statemachine_fields.db.fields import owns_column
 from statemachine_fields.machine.fields import StatusField
@@ -26,6 +26,7 @@ from statemachine_fields.schedule.columns import features_of
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.live_keys import LiveKey
 
 
 @checks.register(checks.Tags.models)
@@ -120,6 +121,9 @@ def check_bound(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     yield from same_label(bound)
     yield from wrong_forms(bound)
     yield from guards_in_vain(bound)
+    if bound.machine.live_key is not None:
+        yield from wrong_key(bound, bound.machine.live_key)
+        yield from key_not_held(bound)
     yield from check_timed(bound)
 
 
@@ -253,6 +257,32 @@ def wrong_forms(bound: Binding[Any]) -> Iterator[checks.Error]:
                 hint="Name a class that derives from django.forms.Form, or from ModelForm for this model, or its dotted path.",
                 obj=bound.model,
                 id="statemachine_fields.E005",
+            )
+
+
+def wrong_key(bound: Binding[Any], key: LiveKey) -> Iterator[checks.Error]:
+    from statemachine_fields.machine.live_keys import wrong_fields
+
+    for name, why in wrong_fields(bound.model, key, bound.columns).items():
+        yield checks.Error(
+            f"unique_while_live of {bound.accessor!r} names {name!r}, which cannot be part of a key: {why}.",
+            hint="Name fields that the model itself declares, in the table that has the status. Nothing is unique until then.",
+            obj=bound.model,
+            id="statemachine_fields.E007",
+        )
+
+
+def key_not_held(bound: Binding[Any]) -> Iterator[checks.Error]:
+    for alias in connections:
+        connection = connections[alias]
+        if router.allow_migrate_model(alias, bound.model) and not connection.features.supports_partial_indexes:
+            yield checks.Error(
+                f"unique_while_live of {bound.accessor!r} is not held by the database {alias!r}, which has no unique constraints "
+                "for some of the rows.",
+                hint="Move the model to PostgreSQL or SQLite, or remove unique_while_live: nothing would keep two live rows from "
+                "having the same key.",
+                obj=bound.model,
+                id="statemachine_fields.E008",
             )
 
 

@@ -5,10 +5,11 @@ Each says what happened, what was expected and what to do; keeps its facts as at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from django.db import IntegrityError
 from django.db.models.fields import NOT_PROVIDED
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConcurrentTransition",
+    "DuplicateLiveRow",
     "InvalidStateTransition",
     "LeaseLost",
     "RetiredState",
@@ -129,6 +131,32 @@ class ConcurrentTransition(StateMachineError):
         return (
             f"{self.label} was not moved to {self.to_status!r}: {why} and is in {self.status!r} at "
             f"sequence {self.sequence}. Reload the row and decide again."
+        )
+
+
+class DuplicateLiveRow(StateMachineError, IntegrityError):
+    """A row was to be live with a key that another live row has. Nothing was written, and the transaction can be used on.
+
+    `pk` and `status` are those of the row that has the key, or None where it could not be named. It is an `IntegrityError`
+    too, as what a constraint refuses is for Django, so that `get_or_create()` and code of others that expects one go on.
+    """
+
+    def __init__(
+        self, label: str, model: str, machine: str, key: Mapping[str, Any], pk: Any, status: str | None
+    ) -> None:
+        super().__init__(label, model, machine, dict(key), pk, status)
+        self.label, self.model, self.machine = label, model, machine
+        self.key, self.pk, self.status = dict(key), pk, status
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.key.items())
+        if self.pk is None:
+            whose = "another live row has it, which could not be named: it has ended since, or cannot be seen from here"
+        else:
+            whose = f"pk={self.pk!r} has it, which is live in {self.status!r}"
+        return (
+            f"{self.label} cannot be live with {values}: {whose}. Use that row, as {self.machine}.get_or_start() does, or end "
+            "it first."
         )
 
 

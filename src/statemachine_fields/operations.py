@@ -18,6 +18,7 @@ from django.db.migrations.operations.base import Operation, OperationCategory
 
 from statemachine_fields.db.columns import Names
 from statemachine_fields.db.dialect import dialect_for
+from statemachine_fields.db.live_keys import lookups
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.machine.rename import Renamer
 from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
@@ -132,6 +133,7 @@ class RenameState(Operation):
         self._refuse_long(
             new, model._meta.get_field(self.field), *map(audit._meta.get_field, ("from_status", "to_status"))
         )
+        self._refuse_named(model, old)
         renamer = Renamer(
             model, audit, Names(self.field), old, new, using=using, batch_size=self.batch_size, wait=self.wait
         )
@@ -173,6 +175,17 @@ class RenameState(Operation):
                 raise StateMachineError(
                     f"RenameState: {new!r} has {len(new)} characters, and {field.model._meta.label}.{field.name} takes "
                     f"{field.max_length}. Raise max_length in a migration before this one."
+                )
+
+    def _refuse_named(self, model: type[models.Model], old: str) -> None:
+        """Refuse to rename what a constraint names: rows would be live for it while they have the new value."""
+        for constraint in model._meta.constraints:
+            named = lookups(getattr(constraint, "condition", None))
+            if any(name == f"{self.field}__in" and old in values for name, values in named):
+                raise StateMachineError(
+                    f"RenameState: the constraint {constraint.name!r} of {model._meta.label} names the state {old!r}. Put the "
+                    "operation between the RemoveConstraint and the AddConstraint that makemigrations writes for the renamed "
+                    "state. Nothing was renamed."
                 )
 
     def _target_in_use(self, renamer: Renamer) -> StateMachineError:

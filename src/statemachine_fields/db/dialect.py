@@ -182,6 +182,14 @@ class Dialect(Protocol):
         """Say whether a row of these states is due, and when the next one is, by what an index knows."""
         ...
 
+    def unless_taken(self, columns: Sequence[str], where: str) -> str:
+        """Return what makes an INSERT leave a row out that has the same in these columns as one under the unique index that
+        covers rows of which this holds; nothing where a refused INSERT does no harm to the transaction.
+
+        :param columns: their names, quoted.
+        """
+        return ""
+
     def fillfactor_sql(self, table: str, percent: int | None) -> str | None:
         """Return what lets pages of a table be filled so far, or as far as by default; None if that cannot be said here.
 

@@ -228,6 +228,9 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         given = prepared.prepared_keys(table, keys, connection)
         return prepared.named_places(keys, prepared.run(connection, text, (given, prepared.array_of(tokens), given)))
 
+    def unless_taken(self, columns: Sequence[str], where: str) -> str:
+        return f"ON CONFLICT ({', '.join(columns)}) WHERE {where} DO NOTHING"
+
     def fillfactor_sql(self, table: str, percent: int | None) -> str:
         what = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent:d})"
         return f"ALTER TABLE {table} {what}"

@@ -13,7 +13,7 @@ from django.db.models.base import ModelState
 from statemachine_fields.db.columns import FEATURES, Table
 from statemachine_fields.db.fields import add_indexes, is_taken, owns_column
 from statemachine_fields.db.rows import all_rows, row_label
-from statemachine_fields.exceptions import UnrecordedStatusChange
+from statemachine_fields.exceptions import StateMachineError, UnrecordedStatusChange
 from statemachine_fields.machine.accessor import BoundAttribute
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.guards import collect_guards
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.descriptor import StateMachine
     from statemachine_fields.machine.fields import StatusField
+    from statemachine_fields.machine.live_keys import BoundKey
     from statemachine_fields.machine.plan import Plan
     from statemachine_fields.machine.questions import Questions
 
@@ -68,6 +69,8 @@ class Binding(ScheduleQuestions[M]):
         self.plans: dict[tuple[Any, ...], Plan] = {}
         #: Of wake-ups, by queue.
         self.gates: dict[str, int] = {}
+        #: What is unique among its live rows; None if nothing is.
+        self.key: BoundKey[M] | None = None
         self.audit_model = build_audit_model(self)
         #: What people see of it.
         self.face = BoundMachine(self)
@@ -96,6 +99,14 @@ class Binding(ScheduleQuestions[M]):
         from statemachine_fields.machine.questions import Questions
 
         return Questions(self)
+
+    def live_key(self) -> BoundKey[M]:
+        """Return what is unique among live rows, or raise if nothing is."""
+        if self.key is None:
+            raise StateMachineError(
+                f"{self} has no key: say which fields are one with StateMachine(unique_while_live=[...])."
+            )
+        return self.key
 
     def label_of(self, state: str) -> str:
         """Return a state's label in the active language, or the value itself if it is no longer declared."""
@@ -237,5 +248,10 @@ def _bind(machine: StateMachine, model: type[models.Model], field: StatusField) 
             f"{model._meta.label} has a composite primary key, and Django has no foreign key to such a model, so "
             "it cannot have an audit table. Give it a single primary key and make the fields a UniqueConstraint."
         )
-    setattr(model, field.accessor, BoundAttribute(Binding(machine, model, field)))
+    bound = Binding(machine, model, field)
+    setattr(model, field.accessor, BoundAttribute(bound))
     hook_into(model)
+    if machine.live_key is not None:
+        from statemachine_fields.machine.live_keys import bind_key
+
+        bind_key(bound, machine.live_key)

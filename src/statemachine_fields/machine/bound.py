@@ -170,6 +170,39 @@ class BoundMachine(Generic[M]):
         """
         return self._meta.questions.in_state(*states)
 
+    def live(self, *, using: str | None = None, **key: Any) -> M | None:
+        """Return the live row that has the key of `unique_while_live`, all of whose fields are given by name; None if none has.
+
+        Also a row that the model's managers leave out: the key is unique in the table.
+
+        :param using: the database, if not the one that the router chooses.
+        :raises StateMachineError: the machine has no `unique_while_live`.
+        :raises TypeError: what is given is not the key. `ValueError` if a value is None, which is no key.
+        """
+        return self._meta.live_key().live(key, using)
+
+    alive = as_async(live)
+
+    def get_or_start(
+        self, defaults: Mapping[str, Any] | None = None, *, using: str | None = None, **key: Any
+    ) -> tuple[M, bool]:
+        """Return the live row that has the key of `unique_while_live`, and False; or make it, and return it and True.
+
+        As `get_or_create()`, and right whoever else does so, or ends the row, at the same time. A new row is made by the model's
+        own `save()`. In a transaction as out of one, and without a savepoint.
+
+        :param defaults: values of other fields of a new row. What is callable is called.
+        :param using: the database, if not the one that the router chooses.
+        :raises StateMachineError: the machine has no `unique_while_live`.
+        :raises TypeError: what is given is not the key. `ValueError` if a value is None, which is no key, or if the new row
+            would not be live.
+        :raises DuplicateLiveRow: others took the key and gave it up again whenever it was looked at, or the row that has it
+            cannot be seen.
+        """
+        return self._meta.live_key().get_or_start(key, defaults, using)
+
+    aget_or_start = as_async(get_or_start)
+
     def undeclared_states(self, *, using: str | None = None) -> list[str]:
         """Return the states that rows are in although the machine does not declare them, sorted; at most 100.
 

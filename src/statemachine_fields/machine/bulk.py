@@ -18,7 +18,7 @@ from statemachine_fields.db.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.db.dialect import SelectedWrite, dialect_for
 from statemachine_fields.db.effects import ENTER
 from statemachine_fields.db.rows import all_rows
-from statemachine_fields.exceptions import InvalidStateTransition, RowMissing
+from statemachine_fields.exceptions import DuplicateLiveRow, InvalidStateTransition, RowMissing
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept
@@ -182,6 +182,9 @@ class BulkTransitioner(Generic[M]):
                     reasons = [blocker.message for blocker in getattr(error, "blockers", ())]
                     reason = " ".join(reasons) or self._no_move_from(error.from_status)
                     self.result.refusals.append(Refusal(instance.pk, error.from_status, reason))
+                except DuplicateLiveRow as error:  # the model's own save(), or a receiver, has given it another key
+                    status = getattr(instance, self.bound.names.status)
+                    self.result.refusals.append(Refusal(instance.pk, status, str(error)))
                 except RowMissing:
                     continue
                 else:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import getattr_static
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from django.core.exceptions import FieldError
 from django.db import models
@@ -41,6 +41,9 @@ from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.schedule.columns import features_of
 from statemachine_fields.schedule.handlers import HandlerMark, mark_handler, read_states
 from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_queue_name, plain
+
+if TYPE_CHECKING:
+    from statemachine_fields.machine.live_keys import LiveKey
 
 M = TypeVar("M", bound=models.Model)
 
@@ -70,6 +73,8 @@ class StateMachine(MachineAttribute):
     :param queue: which workers serve the rows of a timed machine.
     :param run_ahead: whether a row that a worker moves into a state where it is due at once goes on there under the same
         claim. Nothing to a machine that is not timed.
+    :param unique_while_live: the fields that together are a key which at most one live row has: a list of names, or a
+        `LiveKey` where terminal states keep it too. Live is a row that is in no terminal state.
 
     A declaration that is wrong in itself raises `ValueError` here. What needs the rest of the project to be seen is a
     system check.
@@ -89,6 +94,7 @@ class StateMachine(MachineAttribute):
         record_initial: bool = False,
         queue: str = DEFAULT_QUEUE,
         run_ahead: bool = False,
+        unique_while_live: Iterable[str] | LiveKey | None = None,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"max_length must be a positive number, got {max_length!r}.")
@@ -127,6 +133,11 @@ class StateMachine(MachineAttribute):
         self.guard_marks: list[GuardMark] = []
         self.queue = queue
         self.run_ahead = run_ahead
+        self.live_key: LiveKey | None = None
+        if unique_while_live is not None:
+            from statemachine_fields.machine.live_keys import read_key
+
+            self.live_key = read_key(unique_while_live, self.graph)
 
     @overload
     def __get__(self, instance: None, owner: type[M]) -> BoundMachine[M]: ...

@@ -14,7 +14,7 @@ from django.db.models.query_utils import DeferredAttribute
 from django.db.models.signals import post_init, post_save, pre_init, pre_save
 from django.dispatch import Signal
 
-from statemachine_fields.exceptions import ConcurrentTransition, InvalidStateTransition
+from statemachine_fields.exceptions import ConcurrentTransition, DuplicateLiveRow, InvalidStateTransition
 from statemachine_fields.machine.assignments import StatusAttribute
 from statemachine_fields.machine.context import loaded
 from statemachine_fields.machine.updates import auto_now_fields, has_generated_fields, is_refreshed_apart
@@ -123,7 +123,7 @@ def tell_rejection(
     error: BaseException, bound: Binding[Any], instance: models.Model, to_status: str, metadata: str, using: str
 ) -> None:
     """Tell of a move that was refused, if that is what the error says."""
-    if isinstance(error, InvalidStateTransition | ConcurrentTransition):
+    if isinstance(error, InvalidStateTransition | ConcurrentTransition | DuplicateLiveRow):
         from_status = getattr(error, "from_status", None)
         facts = told(bound, instance, from_status, to_status, metadata, using)
         transition_rejected.send_robust(**facts, error=error)

@@ -101,8 +101,13 @@ class Transitioner(Generic[M]):
             self._refuse_the_impossible()
             return self._attempt()
         except BaseException as error:
+            key = self.bound.key
+            refusal = None if key is None else key.refusal(self.instance, error, self.using)
             restore()
-            tell_rejection(error, self.bound, self.instance, self.to_status, self.metadata, self.using)
+            raised = refusal or error
+            tell_rejection(raised, self.bound, self.instance, self.to_status, self.metadata, self.using)
+            if refusal is not None:
+                raise refusal from error
             raise
 
     def _refuse_the_impossible(self) -> None:
@@ -139,14 +144,16 @@ class Transitioner(Generic[M]):
     def _go(self) -> StateTransition[M]:
         self._choose_the_way()
         plan = self.plan
-        if plan.is_alone and self._records and not (self.left or self.is_tried or self._is_committed_by_hand()):
+        takes_key = self._may_take_key()
+        is_alone = plan.is_alone and self._records and not takes_key
+        if is_alone and not (self.left or self.is_tried or self._is_committed_by_hand()):
             moved = self._compare_and_set()
             if moved is not None:
                 return self._conclude(moved)
             self.is_tried = True
         # Code of the user's may raise after the record is written, and the caller may catch that and go on.
         runs_code = plan.tells_before or plan.tells_after or plan.by_save or not self._records
-        savepoint = runs_code or self.bound.judge.asks(self.to_status, self.user)
+        savepoint = runs_code or takes_key or self.bound.judge.asks(self.to_status, self.user)
         with transaction.atomic(using=self.using, savepoint=savepoint):
             outcome = self._in_transaction()
             if not isinstance(outcome, StateMachineError):
@@ -154,6 +161,13 @@ class Transitioner(Generic[M]):
         if isinstance(outcome, StateMachineError):  # raised out here, so that a caller's transaction stays usable
             raise outcome
         return outcome
+
+    def _may_take_key(self) -> bool:
+        """Say whether another row may have the key that this one would be live with: no other move gives a row one."""
+        key = self.bound.key
+        if key is None or not key.is_kept_in(self.to_status):
+            return False
+        return self.forced or not key.names.isdisjoint(self.updates.names)
 
     def _begin(self, key: Any) -> None:
         """Let the row begin if it has not: its key has the history of another, and it was inserted past `save()`."""

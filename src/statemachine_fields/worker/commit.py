@@ -32,6 +32,7 @@ from statemachine_fields.worker.writing import (
     ConnectionLost,
     NotWritten,
     Write,
+    duplicate_behind,
     is_in_the_way,
     is_lost_statement,
     lock,
@@ -154,7 +155,7 @@ class Committer:
         """Write, in place of an outcome that the database will not have, that it would not."""
         if isinstance(outcome, Parked):  # and not even that: so it is not the outcome that is wrong
             return self._defer([outcome.instead_of or outcome], error)
-        return self._replace(outcome, self.executor.refuse(outcome, error))
+        return self._replace(outcome, self.executor.refuse(outcome, duplicate_behind(outcome, error) or error))
 
     def _replace(self, outcome: RowOutcome, other: RowOutcome) -> list[RowOutcome]:
         """Write another outcome of the same row."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, connections, models
 
 from statemachine_fields.db.dialect import is_timeout
-from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
+from statemachine_fields.exceptions import ConcurrentTransition, DuplicateLiveRow, LeaseLost, RowMissing
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import auto_now_fields
@@ -241,6 +241,15 @@ def compared(outcomes: Sequence[RowOutcome]) -> dict[str, list[Any]]:
 
 def pairs(outcomes: Sequence[RowOutcome]) -> tuple[list[Any], list[int]]:
     return [outcome.lease.key for outcome in outcomes], [outcome.lease.token for outcome in outcomes]
+
+
+def duplicate_behind(outcome: RowOutcome, error: BaseException) -> DuplicateLiveRow | None:
+    """Return what says which row has the key that an outcome would have given its own; None if it is another matter."""
+    lane, key = outcome.lease.lane, outcome.lease.lane.bound.key
+    row = None if key is None else row_of(outcome.lease).first()
+    if key is None or row is None:
+        return None
+    return key.refusal(row, error, lane.using, getattr(outcome, "update", None))
 
 
 def is_in_the_way(lane: Lane, error: BaseException) -> bool:
