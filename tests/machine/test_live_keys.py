@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from lab.models import BulkOrder, Order, Place, PlacedOrder, Quote, Reservation, Shipment, Twice
 from statemachine_fields import DuplicateLiveRow, LiveKey, StateMachine, StateMachineError
 from statemachine_fields.machine import live_keys
+from statemachine_fields.machine.live_keys import BoundKey
 from statemachine_fields.signals import transition_rejected
 from tests.declared import lab_model
 
@@ -411,27 +412,59 @@ def test_get_or_start_is_a_save_with_all_that_belongs_to_it():
     assert Reservation.states.get_or_start(place_id=place.pk, day=DAY) == (row, False)
 
 
+def test_a_row_that_ends_before_it_is_looked_for_is_no_longer_in_the_way(monkeypatch):
+    first = Shipment.objects.create(number="A-17")
+    holder = BoundKey.holder
+
+    def too_late(self: Any, *args: Any) -> Any:
+        Shipment.objects.filter(status="NEW").get().states.transition_to("LOST")
+        return holder(self, *args)
+
+    monkeypatch.setattr(BoundKey, "holder", too_late)
+    with transaction.atomic():
+        second = Shipment.objects.create(number="A-17")
+
+    assert Shipment.states.live(number="A-17") == second != first
+
+
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_get_or_start_goes_on_while_rows_come_and_go(monkeypatch, turns):
-    """Each time it has looked and found nothing somebody takes the key, and has ended when it looks again."""
-    first_of, seen = live_keys.first_of, []
+    """Each time that it has found none somebody takes the key, and has ended when it looks again."""
+    refuse_ended, error = BoundKey._refuse_ended, BoundKey.error
+    came: list[Any] = []
 
-    def interrupted(rows: Any) -> Any:
-        found = first_of(rows)
-        if rows.model is Shipment and len(seen) < 2 * turns:
-            seen.append(found)
-            if found is None:
-                Shipment.objects.bulk_create([Shipment(number="A-17")])
-            else:
-                models.QuerySet(Shipment).get(pk=getattr(found, "pk", None) or found[0]).states.transition_to("LOST")
-        return None if len(seen) <= 2 * turns and found is not None and not isinstance(found, tuple) else found
+    def too_late(self: Any, row: Any) -> None:
+        refuse_ended(self, row)
+        if len(came) < turns:
+            came.extend(Shipment.objects.bulk_create([Shipment(number="A-17")]))
 
-    monkeypatch.setattr(live_keys, "first_of", interrupted)
+    def gone_again(self: Any, *args: Any) -> Any:
+        came[-1].states.transition_to("LOST")
+        return error(self, *args)
+
+    monkeypatch.setattr(BoundKey, "_refuse_ended", too_late)
+    monkeypatch.setattr(BoundKey, "error", gone_again)
     row, created = Shipment.states.get_or_start(number="A-17")
 
     assert created
-    monkeypatch.undo()
     assert Shipment.states.live(number="A-17") == row
+    assert Shipment.objects.count() == turns + 1
+
+
+def test_get_or_start_finds_the_row_of_whoever_came_first(monkeypatch):
+    refuse_ended = BoundKey._refuse_ended
+    came: list[Any] = []
+
+    def too_late(self: Any, row: Any) -> None:
+        refuse_ended(self, row)
+        came.extend(Shipment.objects.bulk_create([Shipment(number="A-17")]))
+
+    monkeypatch.setattr(BoundKey, "_refuse_ended", too_late)
+    with transaction.atomic():
+        found = Shipment.states.get_or_start(number="A-17")
+    assert found == (came[0], False)
+
+    assert Shipment.objects.get() == came[0]
 
 
 def test_it_gives_up_after_some_turns_on_a_row_that_it_cannot_see(monkeypatch):

@@ -252,6 +252,6 @@ def _bind(machine: StateMachine, model: type[models.Model], field: StatusField) 
     setattr(model, field.accessor, BoundAttribute(bound))
     hook_into(model)
     if machine.live_key is not None:
-        from statemachine_fields.machine.live_keys import bind_key
+        from statemachine_fields.machine.keyed_save import bind_key
 
         bind_key(bound, machine.live_key)

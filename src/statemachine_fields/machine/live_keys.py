@@ -2,17 +2,12 @@
 
 The database holds them, by a constraint; nothing here is needed for that. What is here makes a duplicate a `DuplicateLiveRow`
 that names the row which has the key, and leaves the caller's transaction as it was.
-
-An INSERT on PostgreSQL leaves the row out if its key is taken, which is no error and costs no savepoint. Whoever is left out
-looks for the row that was in the way. It may have ended by then, and then the key is free, so it goes on in turns, a bounded
-number of times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import IntegrityError, connections, models, router, transaction
@@ -20,14 +15,10 @@ from django.db.models.expressions import DatabaseDefault
 from django.db.models.signals import pre_save
 from django.db.models.utils import resolve_callables
 
-from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.live_keys import (
-    InsertUnlessTaken,
     IsOtherThan,
-    add_constraint,
     is_violation,
     live_constraint,
-    quoted,
 )
 from statemachine_fields.db.rows import all_rows, row_label
 from statemachine_fields.exceptions import DuplicateLiveRow
@@ -46,9 +37,6 @@ MOST_TURNS = 20
 
 #: The arguments of `live()` and `get_or_start()` that are no fields.
 RESERVED = ("defaults", "using")
-
-#: In the state of an instance, while it is saved: the `KeyedSave`.
-SAVE = "statemachine_keyed_save"
 
 
 class LiveKey:
@@ -140,14 +128,6 @@ def wrong_fields(model: type[models.Model], key: LiveKey, columns: Sequence[str]
     return found
 
 
-def bind_key(bound: Binding[Any], key: LiveKey) -> None:
-    """Give the class of a machine the constraint, and all that goes with it, unless it cannot have that key: a check says so."""
-    if not wrong_fields(bound.model, key, bound.columns):
-        bound.key = BoundKey(bound, key)
-        add_constraint(bound.model, bound.key.constraint)
-        hook_keys(bound.model)
-
-
 class BoundKey(Generic[M]):
     """The key of a machine on the class that has its columns."""
 
@@ -158,7 +138,8 @@ class BoundKey(Generic[M]):
         self.freeing = freeing_states(key, bound.graph)
         self.constraint = live_constraint(self.model, key.fields, bound.names.status, self.freeing)
         self.names = frozenset(name for field in self.fields for name in (field.name, field.attname))
-        self._clauses: dict[tuple[Any, str], str] = {}
+        #: What an INSERT says, by the kind of database and the state of the new row.
+        self.clauses: dict[tuple[Any, str], str] = {}
 
     def is_kept_in(self, state: str) -> bool:
         """Say whether rows in the state have their key to themselves."""
@@ -225,48 +206,13 @@ class BoundKey(Generic[M]):
         runs_code = self.model.save is not models.Model.save or pre_save.has_listeners(self.model)
         return transaction.atomic(using=using) if runs_code else nullcontext()
 
-    def insert(self, save: KeyedSave, manager: Any, insert: Callable[[Any], Any]) -> Any:
-        """Insert the row by way of such a manager, or raise `DuplicateLiveRow`."""
-        if clause := self._clause(save.instance, connections[save.using]):
-            manager = InsertUnlessTaken(manager, clause)
-        for _turn in range(MOST_TURNS):
-            try:
-                inserted = insert(manager)
-            except IntegrityError as error:
-                if clause or not is_violation(error, self.model, self.constraint):
-                    raise
-                inserted = None  # without a clause an error undoes its statement, and no more
-            if inserted is not None:
-                return inserted
-            facts = self.facts_of(save.instance)
-            holder = self._holder(facts, None, save.using)
-            if holder is not None:
-                break
-        save.refused = self._error(save.instance, facts, holder)
-        raise save.refused
-
-    def _clause(self, instance: models.Model, connection: Any) -> str:
-        """Return what an INSERT says so that it leaves the row out if its key is taken; nothing if it cannot be."""
-        status = plain(getattr(instance, self.bound.names.status))
-        if not self.is_kept_in(status):
-            return ""
-        kind = (type(connection), status)
-        if kind not in self._clauses:
-            columns = [connection.ops.quote_name(field.column) for field in self.fields]
-            # The state of the new row, and not the condition of the index, from which it follows: so code and constraint may
-            # be of different releases.
-            column = connection.ops.quote_name(self.bound.field.column)
-            where = f"{column} = {quoted(status, connection)}"
-            self._clauses[kind] = dialect_for(connection).unless_taken(columns, where)
-        return self._clauses[kind]
-
     def facts_of(self, instance: models.Model, update: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what an instance has in the fields of the key, or is about to have."""
         data = {**vars(instance), **{name: value for name, value in (update or {}).items() if name in self.names}}
         values = {field.name: data.get(field.name, data.get(field.attname)) for field in self.fields}
         return {name: _as_value(value) for name, value in values.items()}
 
-    def _holder(self, facts: Mapping[str, Any], but: Any, using: str) -> tuple[Any, str] | None:
+    def holder(self, facts: Mapping[str, Any], but: Any, using: str) -> tuple[Any, str] | None:
         """Return key and status of the row that has these values, if it is another than that one."""
         if any(value is None or is_expression(value) for value in facts.values()):
             return None
@@ -274,7 +220,7 @@ class BoundKey(Generic[M]):
         rows = rows if but is None else rows.exclude(pk=but)
         return first_of(rows.values_list("pk", self.bound.names.status))
 
-    def _error(
+    def error(
         self, instance: models.Model, facts: Mapping[str, Any], holder: tuple[Any, str] | None
     ) -> DuplicateLiveRow:
         shown = {name: str(value) if is_expression(value) else value for name, value in facts.items()}
@@ -293,88 +239,8 @@ class BoundKey(Generic[M]):
             return None
         facts = self.facts_of(instance, update)
         is_usable = not connections[using].needs_rollback
-        holder = self._holder(facts, self.bound.key_of(instance), using) if is_usable else None
-        return self._error(instance, facts, holder)
-
-
-class KeyedSave:
-    """One `save()` of a row that has keys."""
-
-    def __init__(self, instance: models.Model, keys: list[BoundKey[Any]], using: str) -> None:
-        self.instance = instance
-        self.keys = keys
-        self.using = using
-        #: What was raised in place of an INSERT that would have met the constraint.
-        self.refused: DuplicateLiveRow | None = None
-
-    def run(self, save: Callable[[], None], inserting: bool) -> None:
-        """Save, and leave the transaction usable if a key is taken."""
-        connection, state = connections[self.using], vars(self.instance._state)
-        # One statement, which writes the row or nothing. Else it takes a savepoint.
-        is_alone = inserting and len(self.keys) == 1 and not self.keys[0].model._meta.parents
-        is_alone = is_alone and self.instance._meta.concrete_model is self.keys[0].model
-        within = connection.in_atomic_block and not is_alone
-        outer, state[SAVE] = state.get(SAVE), self
-        try:
-            with transaction.atomic(using=self.using) if within else nullcontext():
-                save()
-        except IntegrityError as error:
-            if error is self.refused:
-                # Django takes any exception in a save for an error of the database, after which nothing could be sent.
-                if connection.in_atomic_block:
-                    connection.set_rollback(False)
-                raise
-            for key in self.keys:
-                if (refusal := key.refusal(self.instance, error, self.using)) is not None:
-                    raise refusal from error
-            raise
-        finally:
-            state[SAVE] = outer
-            if outer is None:
-                del state[SAVE]
-
-
-def hook_keys(model: type[models.Model]) -> None:
-    """Wrap the methods of a class that insert and update its rows, once for all keys that it has or inherits."""
-    if hasattr(model.save_base, "statemachine_keys"):
-        return
-    save_original: Any = model.save_base
-    insert_original: Any = getattr(model, "_do_insert")  # noqa: B009 - the stubs do not know it
-
-    @wraps(save_original)
-    def save_base(
-        self: models.Model,
-        raw: bool = False,
-        force_insert: Any = False,
-        force_update: bool = False,
-        using: str | None = None,
-        update_fields: Any = None,
-    ) -> None:
-        keys = [] if raw else _keys_of(self, update_fields)
-        if not keys:
-            return save_original(self, raw, force_insert, force_update, using, update_fields)  # type: ignore[no-any-return]
-        using = using or router.db_for_write(type(self), instance=self)
-        inserting = bool(force_insert) or self.pk is None
-        return KeyedSave(self, keys, using).run(
-            lambda: save_original(self, raw, force_insert, force_update, using, update_fields), inserting
-        )
-
-    @wraps(insert_original)
-    def _do_insert(self: models.Model, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
-        save: KeyedSave | None = vars(self._state).get(SAVE)
-        keys = [] if save is None else [key for key in save.keys if key.model is manager.model]
-        if save is None or raw or len(keys) != 1:
-            return insert_original(self, manager, using, fields, returning_fields, raw)
-        return keys[0].insert(
-            save, manager, lambda manager: insert_original(self, manager, using, fields, returning_fields, raw)
-        )
-
-    save_base.alters_data = True  # type: ignore[attr-defined]
-    save_base.statemachine_keys = True  # type: ignore[attr-defined]
-    # What was there before any of us.
-    save_base.__wrapped__ = getattr(save_original, "__wrapped__", save_original)
-    model.save_base = save_base  # type: ignore[method-assign]
-    setattr(model, "_do_insert", _do_insert)  # noqa: B010
+        holder = self.holder(facts, self.bound.key_of(instance), using) if is_usable else None
+        return self.error(instance, facts, holder)
 
 
 def first_of(rows: models.QuerySet[Any, T]) -> T | None:
@@ -390,10 +256,3 @@ def _as_value(value: Any) -> Any:
         return value.pk
     computed: Any = value
     return computed.expression if isinstance(value, DatabaseDefault) else value
-
-
-def _keys_of(instance: models.Model, names: Iterable[str] | None) -> list[BoundKey[Any]]:
-    """Return the keys that a save of these fields writes."""
-    bounds = [getattr(field, "bound", None) for field in instance._meta.concrete_fields]
-    keys = [bound.key for bound in dict.fromkeys(bounds) if bound is not None and bound.key is not None]
-    return keys if names is None else [key for key in keys if not key.names.isdisjoint(names)]
