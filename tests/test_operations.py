@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.models import Car, Consignment, Invoice, Kept, Parcel, Stamped, Vehicle
+from lab.models import Car, Consignment, Invoice, Kept, Parcel, Shipment, Stamped, Vehicle
 from statemachine_fields import StateMachineError
 from statemachine_fields.machine import rename as module
 from statemachine_fields.machine.rename import Renamer
@@ -866,3 +866,49 @@ class TestFillfactor:
         renamed = migrations.RenameModel("Order", "Purchase")
         operations = [SetFillfactor("Order", 50), renamed, SetFillfactor("Purchase", 60)]
         assert MigrationOptimizer().optimize(operations, "shop") == operations
+
+
+@not_mariadb
+class TestStatesThatAConstraintNames:
+    """The condition of a live key names the states whose rows have given it up."""
+
+    def test_are_not_renamed_under_it(self):
+        before = Shipment.objects.create(number="A-17", status="LOST")
+        Shipment.objects.create(number="A-17")
+        with pytest.raises(
+            StateMachineError, match="names the state 'LOST'. Put the operation between the RemoveConstraint"
+        ):
+            rename("Shipment", "LOST", "GONE")
+        assert Shipment.objects.get(pk=before.pk).status == "LOST"
+
+    def test_are_renamed_between_two_constraints(self):
+        before = Shipment.objects.create(number="A-17", status="LOST")
+        Shipment.objects.create(number="A-17")
+        name = Shipment.states._meta.key.constraint.name
+        renamed = models.UniqueConstraint(
+            fields=["number"], name=name, condition=~models.Q(status__in=["DONE", "GONE"])
+        )
+        steps = [
+            migrations.RemoveConstraint("Shipment", name),
+            RenameState("Shipment", "LOST", "GONE"),
+            migrations.AddConstraint("Shipment", renamed),
+        ]
+        states = [project().clone()]
+        for step in steps:
+            states.append(states[-1].clone())
+            step.state_forwards("lab", states[-1])
+        for number, step in enumerate(steps):
+            with connection.schema_editor(atomic=False) as editor:
+                step.database_forwards("lab", editor, states[number], states[number + 1])
+        try:
+            assert models.QuerySet(Shipment).filter(pk=before.pk, status="GONE").exists()
+        finally:
+            for number, step in reversed(list(enumerate(steps))):
+                with connection.schema_editor(atomic=False) as editor:
+                    step.database_backwards("lab", editor, states[number + 1], states[number])
+        assert Shipment.objects.get(pk=before.pk).status == "LOST"
+
+    def test_live_ones_are_renamed_as_any(self):
+        row = Shipment.objects.create(number="A-17")
+        rename("Shipment", "NEW", "FRESH")
+        assert models.QuerySet(Shipment).filter(pk=row.pk, status="FRESH").exists()

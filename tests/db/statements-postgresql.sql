@@ -580,6 +580,144 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
     ORDER BY key;
 
 -- ====================================================================================================
+-- with a key that is unique while it is live: lab.Shipment
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_shipment"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_shipmentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- update=
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_shipment"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "number"
+            = %s
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_shipmentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_shipment"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_shipmentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_shipment"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at)
+    INSERT INTO "lab_shipmentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint;
+-- Django: UPDATE lab_shipment
+COMMIT;
+-- Django: SELECT lab_shipment
+
+-- force_transition_to()
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_shipment"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint
+    FROM "lab_shipment"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_shipment"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp()
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_shipmentstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- create()
+INSERT INTO "lab_shipment" ... ON CONFLICT ("number")
+    WHERE "status" = 'NEW' DO NOTHING ...;
+
+-- create() in a transaction
+BEGIN;
+INSERT INTO "lab_shipment" ... ON CONFLICT ("number")
+    WHERE "status" = 'NEW' DO NOTHING ...;
+COMMIT;
+
+-- create(), refused
+INSERT INTO "lab_shipment" ... ON CONFLICT ("number")
+    WHERE "status" = 'NEW' DO NOTHING ...;
+-- Django: SELECT lab_shipment
+
+-- save()
+-- Django: UPDATE lab_shipment
+
+-- save() in a transaction
+BEGIN;
+SAVEPOINT;
+-- Django: UPDATE lab_shipment
+RELEASE SAVEPOINT;
+COMMIT;
+
+-- get_or_start(), found
+-- Django: SELECT lab_shipment
+
+-- get_or_start(), started
+-- Django: SELECT lab_shipment
+INSERT INTO "lab_shipment" ... ON CONFLICT ("number")
+    WHERE "status" = 'NEW' DO NOTHING ...;
+
+-- ====================================================================================================
 -- of a multi-table child: lab.Car
 -- ====================================================================================================
 

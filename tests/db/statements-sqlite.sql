@@ -601,6 +601,129 @@ BEGIN IMMEDIATE;
 COMMIT;
 
 -- ====================================================================================================
+-- with a key that is unique while it is live: lab.Shipment
+-- ====================================================================================================
+
+-- a move
+BEGIN IMMEDIATE;
+UPDATE "lab_shipment"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now'))
+    WHERE "id" = %s AND "status" = %s;
+INSERT INTO "lab_shipmentstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
+    "transitioned_at")
+    SELECT %s, %s, %s, %s, "id", "status_sequence", "status_changed_at"
+    FROM "lab_shipment"
+    WHERE "id" = %s
+    RETURNING "sequence", "transitioned_at";
+COMMIT;
+
+-- a move in a transaction
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+COMMIT;
+
+-- update=
+BEGIN IMMEDIATE;
+UPDATE "lab_shipment"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "number" = %s
+    WHERE "id" = %s AND "status" = %s;
+-- again: a move (3)
+COMMIT;
+
+-- expected= a state
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+COMMIT;
+
+-- expected= a number
+BEGIN IMMEDIATE;
+UPDATE "lab_shipment"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now'))
+    WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
+-- again: a move (3)
+COMMIT;
+
+-- save=False and save()
+BEGIN IMMEDIATE;
+UPDATE "lab_shipment"
+    SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now'))
+    WHERE "id" = %s AND "status" = %s;
+-- again: a move (3)
+-- Django: UPDATE lab_shipment
+COMMIT;
+-- Django: SELECT lab_shipment
+
+-- force_transition_to()
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN IMMEDIATE;
+UPDATE "lab_shipment"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence"
+    FROM "lab_shipment"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN IMMEDIATE;
+-- again: a move (2)
+UPDATE "lab_shipment"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence"
+    FROM "lab_shipment"
+    WHERE "id" = %s;
+COMMIT;
+
+-- bulk_transition()
+BEGIN IMMEDIATE;
+-- Django: UPDATE lab_shipment
+-- Django: SELECT lab_shipment
+-- Django: UPDATE lab_shipment
+-- Django: SELECT lab_shipment
+-- Django: INSERT lab_shipmentstatetransition
+COMMIT;
+
+-- create()
+-- Django: INSERT lab_shipment
+
+-- create() in a transaction
+BEGIN IMMEDIATE;
+-- Django: INSERT lab_shipment
+COMMIT;
+
+-- create(), refused
+-- Django: INSERT lab_shipment
+-- Django: SELECT lab_shipment
+
+-- save()
+-- Django: UPDATE lab_shipment
+
+-- save() in a transaction
+BEGIN IMMEDIATE;
+SAVEPOINT;
+-- Django: UPDATE lab_shipment
+RELEASE SAVEPOINT;
+COMMIT;
+
+-- get_or_start(), found
+-- Django: SELECT lab_shipment
+
+-- get_or_start(), started
+-- Django: SELECT lab_shipment
+-- Django: INSERT lab_shipment
+
+-- ====================================================================================================
 -- of a multi-table child: lab.Car
 -- ====================================================================================================
 

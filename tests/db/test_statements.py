@@ -23,7 +23,7 @@ from django.db import connection, transaction
 from django.db.models.sql import compiler
 from django.test.utils import CaptureQueriesContext, override_settings
 
-from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lot, Reasoned, Relay, Stamped
+from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lot, Reasoned, Relay, Shipment, Stamped
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import dialect_for
@@ -75,6 +75,7 @@ PLAIN = [
     Kind("with a save() of its own", Hooked, "DONE", update={"name": "b"}),
     Kind("with guards", Document, "REVIEW", {"words": 1}, {"words": 2}),
     Kind("whose history outlives its rows", Kept, "DONE"),
+    Kind("with a key that is unique while it is live", Shipment, "SENT", {"number": "A"}, {"number": "B"}),
     Kind("of a multi-table child", Car, "MOVING", update={"plate": "X", "doors": 2}),
 ]
 TIMED = [
@@ -121,6 +122,7 @@ def _of_django(sql: str) -> str:
 
 def _without_queryset(sql: str) -> str:
     """Leave out what Django has compiled of a statement of ours."""
+    sql = re.sub(r"^(INSERT INTO \S+) .* (ON CONFLICT .* DO NOTHING) .*", r"\1 ... \2 ...", sql)
     return re.sub(r"MATERIALIZED \(SELECT [^()]* (?=FOR NO KEY UPDATE\), moved)", "MATERIALIZED (... ", sql)
 
 
@@ -149,6 +151,18 @@ def moves(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         "bulk_transition()",
         lambda row: kind.model.states.bulk_transition(kind.model.objects.filter(pk=row.pk), to),
     )
+
+
+def keyed(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield what is sent of rows whose key is unique while they are live."""
+    model: Any = kind.model
+    yield "create()", lambda row: model.objects.create(number="C")
+    yield "create() in a transaction", lambda row: in_transaction(lambda: model.objects.create(number="C"))
+    yield "create(), refused", lambda row: refused(lambda: model.objects.create(number="A"))
+    yield "save()", lambda row: row.save()
+    yield "save() in a transaction", lambda row: in_transaction(row.save)
+    yield "get_or_start(), found", lambda row: model.states.get_or_start(number="A")
+    yield "get_or_start(), started", lambda row: model.states.get_or_start(number="C")
 
 
 def in_transaction(*steps: Callable[[], Any]) -> None:
@@ -242,7 +256,7 @@ def section(kind: Kind) -> str:
     """Return all statements of a machine, each under what sends it."""
     lines = [f"-- {'=' * 100}", f"-- {kind}", f"-- {'=' * 100}"]
     known: dict[str, str] = {}
-    working = work(kind) if kind in TIMED else ()
+    working = work(kind) if kind in TIMED else keyed(kind) if kind.model.states._meta.key is not None else ()
     for name, act in [*moves(kind), *(each for each in working if each[0].startswith(kind.work))]:
         row = kind.row()
         if name.endswith("stale, refused"):

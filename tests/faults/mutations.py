@@ -49,6 +49,8 @@ LISTENING = "tests/worker/test_listening.py"
 LOOK_TIMER = "tests/worker/test_look_timer.py"
 POOLER = "tests/faults/test_pooler.py"
 WAITING = "tests/machine/test_waiting.py"
+LIVE_KEYS = "tests/machine/test_live_keys.py"
+LIVE_KEY_RACES = "tests/machine/test_live_key_races.py"
 AHEAD = "worker/ahead.py"
 RUN_AHEAD = "tests/worker/test_run_ahead.py"
 RUN_AHEAD_FAULTS = "tests/faults/test_run_ahead.py"
@@ -74,6 +76,41 @@ def uncompared(name: str, effect: str, column: str, tests: tuple[str, ...]) -> M
 
 
 MUTATIONS = [
+    Mutation(
+        "who finds a key taken, and the row ended that had it, does not try again",
+        "machine/live_keys.py",
+        "MOST_TURNS = 20",
+        "MOST_TURNS = 1",
+        (LIVE_KEYS, LIVE_KEY_RACES),
+    ),
+    Mutation(
+        "an INSERT that is left out breaks the caller's transaction",
+        "machine/keyed_save.py",
+        "connection.set_rollback(False)",
+        "pass",
+        (LIVE_KEYS,),
+    ),
+    Mutation(
+        "a save that gives a row a taken key breaks the caller's transaction",
+        "machine/keyed_save.py",
+        "within = connection.in_atomic_block and not is_alone",
+        "within = False",
+        (LIVE_KEYS,),
+    ),
+    Mutation(
+        "a move that takes a key breaks the caller's transaction",
+        "machine/transitioner.py",
+        "runs_code or takes_key or",
+        "runs_code or",
+        (LIVE_KEYS,),
+    ),
+    Mutation(
+        "the states that give a key up are parameters",
+        "db/live_keys.py",
+        """        return f"NOT ({sql} IN ({', '.join(quoted(value, connection) for value in self.values)}))", tuple(params)""",
+        """        return f"NOT ({sql} IN ({', '.join('%s' for _ in self.values)}))", (*params, *self.values)""",
+        (LIVE_KEY_RACES,),
+    ),
     Mutation(
         "rows that are due at the same instant are not all looked at",
         CLAIMS,

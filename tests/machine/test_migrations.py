@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from django.db import connection
+from django.db import connection, models
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.state import ModelState, ProjectState
@@ -165,3 +165,58 @@ def test_a_changed_initial_state_is_a_migration_because_the_database_fills_it_in
 
     changes = MigrationAutodetector(state_of("A"), state_of("B"))._detect_changes()
     assert [operation.describe() for operation in changes["lab"][0].operations] == ["Alter field status on order"]
+
+
+class TestLiveKeys:
+    """What of a machine with `unique_while_live` makes a migration."""
+
+    EDGES = {"A": ["B", "X"], "B": ["X", "Y"]}
+
+    def changes(self, edges=EDGES, **options):
+        def state_of(edges, unique_while_live=("number",), states="ABCXYZ"):
+            from statemachine_fields import StateMachine
+
+            named = {*edges, *(target for targets in edges.values() for target in targets)}
+            with isolate_apps("lab"):
+                order = lab_model(
+                    number=models.IntegerField(),
+                    other=models.IntegerField(),
+                    states=StateMachine(
+                        [(state, state) for state in states if state in named],
+                        "A",
+                        edges,
+                        unique_while_live=unique_while_live,
+                    ),
+                )
+                state = ProjectState()
+                state.add_model(ModelState.from_model(order))
+                return state
+
+        changes = MigrationAutodetector(state_of(self.EDGES), state_of(edges, **options))._detect_changes()
+        return [type(operation).__name__ for each in changes.get("lab", ()) for operation in each.operations]
+
+    def test_a_new_live_state_does_not(self):
+        assert self.changes({**self.EDGES, "A": ["B", "C", "X"], "C": ["X"]}) == []
+
+    def test_another_order_does_not(self):
+        assert self.changes(states="ZYXCBA") == []
+
+    def test_a_new_terminal_state_does(self):
+        assert self.changes({**self.EDGES, "A": ["B", "X", "Z"]}) == ["RemoveConstraint", "AddConstraint"]
+
+    def test_a_state_that_is_terminal_no_more_does(self):
+        assert self.changes({**self.EDGES, "Y": ["X"]}) == ["RemoveConstraint", "AddConstraint"]
+
+    def test_a_terminal_state_that_keeps_the_key_does(self):
+        from statemachine_fields import LiveKey
+
+        key = LiveKey("number", also=["Y"])
+        assert self.changes(unique_while_live=key) == ["RemoveConstraint", "AddConstraint"]
+
+    def test_other_fields_do(self):
+        assert self.changes(unique_while_live=["other"]) == ["RemoveConstraint", "AddConstraint"]
+
+    def test_constraints_that_the_model_has_stay(self):
+        from lab.models import Shipment
+
+        assert [each.name for each in Shipment._meta.constraints] == ["lab_note", "lab_shipmen_status_ce21ef_key"]
