@@ -199,6 +199,33 @@ def creating(model_name: str) -> Callable[[], Callable[[Any], Any]]:
     return build
 
 
+#: How many orders one transaction inserts.
+TOGETHER = 10
+
+
+def enqueueing(model_name: str, *, starts: bool = False) -> Callable[[], Callable[[Any], Any]]:
+    """Insert some orders one by one, in one transaction, so that what is compared is no commit."""
+
+    def build() -> Callable[[Any], Any]:
+        from django.apps import apps
+        from django.db import transaction
+
+        model: Any = apps.get_model("orders", model_name)
+
+        def insert(number: int) -> None:
+            with transaction.atomic():
+                for each in range(TOGETHER):
+                    customer = f"Customer {number * TOGETHER + each}"
+                    if starts:
+                        model.states.get_or_start(customer=customer)
+                    else:
+                        model.objects.create(customer=customer)
+
+        return insert
+
+    return build
+
+
 def time_ordered_id() -> uuid.UUID:
     milliseconds = time.time_ns() // 1_000_000
     return uuid.UUID(int=milliseconds << 80 | 7 << 76 | 2 << 62 | random.getrandbits(62))
@@ -235,6 +262,13 @@ CREATE = (
     Contender("before", *TIMED, creating("TimedOrder"), takes_new=True, is_before=True),
     Contender("plain model", "PlainTimedOrder", "orders_plaintransition", creating("PlainTimedOrder"), takes_new=True),
 )
+KEYED = ("KeyedOrder", "orders_keyedorderstatetransition")
+KEYS = (
+    Contender("ours", *KEYED, enqueueing("KeyedOrder"), takes_keys=True),
+    Contender("ours, without a key", *MACHINE, enqueueing("MachineOrder"), takes_keys=True),
+    Contender("plain model", *PLAIN, enqueueing("PlainOrder"), takes_keys=True),
+    Contender("ours, get_or_start()", *KEYED, enqueueing("KeyedOrder", starts=True), takes_keys=True),
+)
 GROWTH = (Contender("ours", *MACHINE, ours),)
 
 #: By benchmark and name, for the processes of the cells.
@@ -244,6 +278,7 @@ ALL = {
         "transition": TRANSITION,
         "bulk": BULK,
         "create": CREATE,
+        "keys": KEYS,
         "load": LOAD,
         "growth": GROWTH,
     }.items()

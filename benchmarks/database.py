@@ -122,6 +122,11 @@ class Database:
         if (found := self.ask(due)) != orders:
             raise AssertionError(f"{contender.name}: {found} orders are due, not {orders}.")
 
+    def verify_new(self, contender: Contender, orders: int) -> None:
+        """Raise unless exactly so many orders are there, each of them new."""
+        if (found := self.ask(f"SELECT count(*) FROM {contender.table} WHERE status = 'NEW'")) != orders:
+            raise AssertionError(f"{contender.name}: {found} orders are new, not {orders}.")
+
     def verify(self, contender: Contender, moved: int, records: int) -> None:
         """Raise unless exactly so many orders have moved and so many audit rows are there."""
         found = (

@@ -1,6 +1,6 @@
 """Measure the library against its peers, in one run, on a PostgreSQL of its own.
 
-    python benchmarks/run.py [transition|bulk|create|load|growth|imports|all] [--before DIR] [--repetitions 9] [--quick]
+    python benchmarks/run.py [transition|bulk|create|keys|load|growth|imports|all] [--before DIR] [--repetitions 9] [--quick]
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -44,6 +44,7 @@ GOALS_IN_BULK = {
     "one statement by hand": [Goal(0.6)],
 }
 GOALS_OF_CREATING = {"before": [Goal(0.45, TIME), Goal(None, CPU)], "plain model": [Goal(None, TIME)]}
+GOALS_OF_KEYS = {"plain model": [Goal(0.6)]}
 GOALS_OF_LOADING = {"before": [Goal(1.05, TIME)], "plain CharField": [Goal(1.25, TIME)]}
 GOAL_OF_IMPORTS = Goal(0.6, TIME)
 
@@ -60,12 +61,13 @@ class Size:
         self.orders, self.history = (10_000, 20_000) if quick else (100_000, 1_000_000)
         self.grown = 300 if quick else 1000
         self.imports = 1 if quick else 5
+        self.enqueued = 30 if quick else 200
 
 
 class Run(Session[Database]):
     """One call of the command."""
 
-    order = ("transition", "bulk", "create", "load", "growth", "imports")
+    order = ("transition", "bulk", "create", "keys", "load", "growth", "imports")
     packages = contenders.PACKAGES
     command, results = "run.py", "results.md"
 
@@ -129,6 +131,25 @@ class Run(Session[Database]):
                 database.empty(contender)
                 table.lines[position].cells.append(run_cell(database, "create", contender, [job], units=self.size.bulk))
                 database.verify_due(contender, self.size.bulk + WARM_UP)
+
+        self.repeat(cells)
+        return table.markdown()
+
+    def keys(self) -> str:
+        """New rows one by one, with a key that is unique while they are live and without."""
+        compared, together = self.compared(contenders.KEYS), contenders.TOGETHER
+        title = f"`create()`, {together} rows in a transaction"
+        table = Table(title, "rows", lines(compared, GOALS_OF_KEYS))
+
+        def cells(repetition: int) -> None:
+            for position in rotated(compared, repetition):
+                contender, count = compared[position], self.size.enqueued + WARM_UP
+                database = self.place(contender)
+                database.empty(contender)
+                units = self.size.enqueued * together
+                cell = run_cell(database, "keys", contender, [shard(range(count), 0, 1)], units=units)
+                table.lines[position].cells.append(cell)
+                database.verify_new(contender, count * together)
 
         self.repeat(cells)
         return table.markdown()

@@ -16,9 +16,11 @@ from statemachine_fields import (
     BoundMachine,
     BulkResult,
     ConcurrentTransition,
+    DuplicateLiveRow,
     Duration,
     Durations,
     ImportResult,
+    LiveKey,
     Refusal,
     State,
     StateMachine,
@@ -44,6 +46,16 @@ assert_type(Order.states.record_initial(Order.objects.all()), int)
 entries = Order.objects.order_by("pk").values(key=F("pk"), to_status=F("status"), at=F("created_at"))
 assert_type(Order.states.import_history(entries.iterator(), gaps="record", past_states=["LOST"]), ImportResult)
 assert_type(Order.states.import_history({"key": key} for key in (1, 2)).refusals, list[Refusal])
+
+assert_type(Order.states.live(number="A-17"), Order | None)
+assert_type(Order.states.get_or_start(number="A-17", defaults={"customer": "Ada"}), tuple[Order, bool])
+KEYED = StateMachine([("A", "A")], "A", {}, unique_while_live=LiveKey("number", "day", also=["A"]))
+LISTED = StateMachine([("A", "A")], "A", {}, unique_while_live=["number"])
+
+
+def named(error: DuplicateLiveRow) -> tuple[Any, str | None, dict[str, Any]]:
+    return error.pk, error.status, error.key
+
 
 # The row face.
 order = Order()

@@ -43,6 +43,12 @@ class MachineOrder(Order):
     states = StateMachine(states=STATES, initial="NEW", transitions={"NEW": ["DONE"]})
 
 
+class KeyedOrder(Order):
+    """Ours, with a key that is unique while the row is live."""
+
+    states = StateMachine(states=STATES, initial="NEW", transitions={"NEW": ["DONE"]}, unique_while_live=["customer"])
+
+
 class FsmOrder(Counted):
     """django-fsm-2, with django-fsm-log as its log."""
 

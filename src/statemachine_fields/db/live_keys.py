@@ -72,7 +72,7 @@ def add_constraint(model: type[models.Model], constraint: models.UniqueConstrain
 class IsOtherThan(models.Expression):
     """Whether a column has none of some values, which are part of the text: `NOT (status IN ('DONE'))`, as the index has it."""
 
-    conditional = True
+    conditional: Any = True  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
     output_field: Any = models.BooleanField()
 
     def __init__(self, column: str, values: Sequence[str]) -> None:

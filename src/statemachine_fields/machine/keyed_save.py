@@ -75,6 +75,8 @@ class KeyedSave:
         """Insert the row by way of such a manager, or raise `DuplicateLiveRow`."""
         if clause := self._clause(key):
             manager = InsertUnlessTaken(manager, clause)
+        facts: dict[str, Any] = {}
+        holder = None
         for _turn in range(MOST_TURNS):
             try:
                 inserted = insert(manager)
