@@ -67,6 +67,9 @@ class Aging:
         values = {"at": self._time(stopped_at), "key": self._key(without)}
         values |= {f"state{number}": state for number, state in enumerate(priorities)}
         ranks = " ".join(f"WHEN :state{number} THEN {-rank}" for number, rank in enumerate(priorities.values()))
+        urgency = f"CASE {self.names['status']} {ranks} END"
+        if self.table.priority is not None:
+            urgency = f"{self.table.quoted_own(self.connection)['priority']} DESC"
         status, key, crashes = self.names["status"], self.names["key"], self.names["crashes"]
         free = self._stopped_due()
         due = f"(CASE WHEN {self.expires_at} > {free} THEN {self.expires_at} ELSE {free} END)"
@@ -75,7 +78,7 @@ class Aging:
             f"{crashes}, {self.expires_at} IS NOT NULL FROM {self.name} "
             f"WHERE {status} IN ({', '.join(f':state{number}' for number in range(len(priorities)))}) "
             f"AND {self.next_at} IS NOT NULL {'' if without is None else f'AND {key} <> :key '}"
-            f"ORDER BY due, CASE {status} {ranks} END, {key} LIMIT 1"
+            f"ORDER BY due, {urgency}, {key} LIMIT 1"
         )
         with self.connection.cursor() as cursor:
             cursor.execute(*_bound(text, values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 #: Rows by how often a worker died of them, or vanished: never, once, more often.
 HOW_OFTEN = {0: "= 0", 1: "= 1", 2: "> 1"}
@@ -12,6 +12,28 @@ HOW_OFTEN = {0: "= 0", 1: "= 1", 2: "> 1"}
 #: What is written on a row whose worker has vanished, between and after its name.
 RECOVERED = ("Recovered from ", ", which stopped extending its lease.")
 DIED = ("Recovered from ", ", which died.")
+
+
+class Level(NamedTuple):
+    """Rows of a state that are claimed in the order in which they are due: those of one queue, of one priority, or both."""
+
+    state: str
+    #: What the rows have in their queue column; None if they are of any queue.
+    queue: str | None = None
+    #: The same of their priority; None if that is not theirs to say, or for all that there are.
+    priority: int | None = None
+
+
+class SurveyedLevel(NamedTuple):
+    """A level in use: whether any row of it is due, free or held, and in how many seconds the first of the others is."""
+
+    level: Level
+    is_due: bool
+    seconds: float | None
+
+
+#: Levels, those of one urgency together, the most urgent first.
+Ranks: TypeAlias = "Sequence[Sequence[Level]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +52,9 @@ class Wanted:
     #: Only these rows, or all but those that are set aside; keys as `candidates()` returns them.
     keys: Sequence[Any] | None = None
     aside: Sequence[Any] = ()
+    #: Where rows say themselves how urgent they are, or are claimed by queue: in which order, level by level, and which they are.
+    ranks: Ranks | None = None
+    members: Sequence[Level] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +66,8 @@ class Left:
     held: Sequence[Any] = ()
     #: Whether a crash is counted on each, and written from whom it was taken.
     is_crash: bool = True
+    #: Where rows say themselves how urgent they are, or are served by queue: of which levels.
+    levels: Sequence[Level] | None = None
 
 
 class Recovered(NamedTuple):

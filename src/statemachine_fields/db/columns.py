@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,19 @@ class Names:
         return f"{model_name}{words}StateTransition"
 
 
+@dataclass(frozen=True, slots=True)
+class RowColumn:
+    """A column of the model's own by which its rows are claimed: their queue, or their priority."""
+
+    name: str
+    #: What counts for a row that has NULL there; nothing, and no question, where it cannot.
+    empty: str | None
+
+    def as_sql(self, quote: Callable[[str], str]) -> str:
+        """Return what an index has of it."""
+        return quote(self.name) if self.empty is None else f"COALESCE({quote(self.name)}, {self.empty})"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """The names, in the database, of a machine's columns and of its audit table."""
@@ -101,6 +114,9 @@ class Table:
     key_field: models.Field[Any, Any]
     id_field: models.Field[Any, Any]
     time_field: models.Field[Any, Any]
+    #: What rows say themselves about who serves them, and how soon.
+    queue: RowColumn | None = None
+    priority: RowColumn | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -111,3 +127,8 @@ class Table:
         quote = connection.ops.quote_name
         names = {"name": self.name, "key": self.key, "audit": self.audit, **self.columns}
         return {what: quote(name) for what, name in names.items()}
+
+    def quoted_own(self, connection: Any) -> dict[str, str]:
+        """Return how the columns of the row's own are written."""
+        own = {"queue": self.queue, "priority": self.priority}
+        return {what: each.as_sql(connection.ops.quote_name) for what, each in own.items() if each is not None}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from django.db import InterfaceError, OperationalError
 
 if TYPE_CHECKING:
-    from statemachine_fields.db.claims import Claimed, Left, NextDue, Recovered, Wanted
+    from statemachine_fields.db.claims import Claimed, Left, Level, NextDue, Recovered, SurveyedLevel, Wanted
     from statemachine_fields.db.columns import Table
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
@@ -189,6 +189,13 @@ class Dialect(Protocol):
         :param columns: their names, quoted.
         """
         return ""
+
+    def survey(self, connection: Any, table: Table, members: Sequence[Level]) -> list[SurveyedLevel]:
+        """Return the levels in use, and when rows of them are due. Where priorities need not be known, they are left out.
+
+        :param members: states, or states and queues.
+        """
+        ...
 
     def fillfactor_sql(self, table: str, percent: int | None) -> str | None:
         """Return what lets pages of a table be filled so far, or as far as by default; None if that cannot be said here.

@@ -98,7 +98,11 @@ def is_taken(model: type[models.Model], column: str) -> bool:
 def add_indexes(model: type[models.Model], indexes: list[models.Index]) -> None:
     """Add indexes to a class that is being made, but for those that it has. The migration autodetector looks at the list only
     if it was given in `Meta`, as `original_attrs` tells it."""
-    there = [(index.fields, index.condition) for index in model._meta.indexes]
-    if missing := [index for index in indexes if (index.fields, index.condition) not in there]:
+    there = [_contents(index) for index in model._meta.indexes]
+    if missing := [index for index in indexes if _contents(index) not in there]:
         model._meta.indexes = [*model._meta.indexes, *missing]
         model._meta.original_attrs["indexes"] = model._meta.indexes
+
+
+def _contents(index: models.Index) -> tuple[Any, ...]:
+    return index.fields, index.expressions, index.condition

@@ -12,7 +12,18 @@ from typing import Any
 
 from django.db import transaction
 
-from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, NextDue, Recovered, Wanted
+from statemachine_fields.db.claims import (
+    DIED,
+    HOW_OFTEN,
+    RECOVERED,
+    Claimed,
+    Left,
+    Level,
+    NextDue,
+    Recovered,
+    SurveyedLevel,
+    Wanted,
+)
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import Dialect, LockedRow, RowWriteKind, SelectedWritten
@@ -160,7 +171,7 @@ class Portable(Dialect):
             read = self._reader(connection, cursor, names, table, wanted.fields)
             update = f"UPDATE {{name}} SET {CLAIM.as_sql(names, terms(connection))} WHERE {{key}} = %s".format(**names)
             claimed = []
-            for key in self._due(cursor, names, wanted, now):
+            for key in self._due(cursor, table, wanted, now):
                 given = (wanted.owner, wanted.seconds)
                 cursor.execute(update, (*_parameters(connection, CLAIM, table, given), key))
                 if not cursor.rowcount:
@@ -169,36 +180,43 @@ class Portable(Dialect):
         return claimed
 
     def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
-        with _locked(connection, table) as (cursor, names):
-            return self._due(cursor, names, wanted, self._now(cursor, connection))
+        with _locked(connection, table) as (cursor, _names):
+            return self._due(cursor, table, wanted, self._now(cursor, connection))
 
-    def _due(self, cursor: Any, names: Mapping[str, str], wanted: Wanted, now: Any) -> list[Any]:
+    def _due(self, cursor: Any, table: Table, wanted: Wanted, now: Any) -> list[Any]:
         """Return the keys of the rows that a claim is about, the most urgent first."""
+        names = {**table.quoted(cursor.db), **table.quoted_own(cursor.db)}
+        whose, served = _served(wanted.members)
+        urgency = "{priority} DESC, " if table.priority else ""
         keys, sign = (wanted.aside, "NOT IN") if wanted.keys is None else (wanted.keys, "IN")
         which = f" AND {{key}} {sign} ({_places(keys)})" if keys or wanted.keys is not None else ""
         found: list[Any] = []
-        for states in [[*wanted.states]] if wanted.crashes else _by_urgency(wanted):
+        for states in [[*wanted.states]] if wanted.crashes or table.priority else _by_urgency(wanted):
             cursor.execute(
                 (
                     f"SELECT {{key}} FROM {{name}} WHERE {{status}} IN ({_places(states)}) AND {{next_at}} <= %s "
-                    f"AND {{lease_expires_at}} IS NULL AND {{crashes}} {HOW_OFTEN[wanted.crashes]}{which} "
-                    "ORDER BY {crashes}, {next_at} LIMIT %s"
+                    f"AND {{lease_expires_at}} IS NULL AND {{crashes}} {HOW_OFTEN[wanted.crashes]}{which}{whose} "
+                    f"ORDER BY {{crashes}}, {urgency}{{next_at}} LIMIT %s"
                 ).format(**names),
-                (*states, now, *keys, wanted.limit - len(found)),
+                (*states, now, *keys, *served, wanted.limit - len(found)),
             )
             found += [key for (key,) in cursor.fetchall()]
         return found
 
-    def next_due(self, connection: Any, table: Table, states: Sequence[str]) -> NextDue:
-        names = table.quoted(connection)
-        first = "SELECT {next_at} FROM {name} WHERE {status} = %s AND {next_at} {when} %s ORDER BY {next_at} LIMIT 1"
+    def next_due(self, connection: Any, table: Table, states: Sequence[str], member: Level | None = None) -> NextDue:
+        names = {**table.quoted(connection), **table.quoted_own(connection)}
+        whose, served = _served(None if member is None else [member])
+        first = (
+            f"SELECT {{next_at}} FROM {{name}} WHERE {{status}} = %s AND {{next_at}} {{when}} %s{whose} "
+            "ORDER BY {next_at} LIMIT 1"
+        )
         with connection.cursor() as cursor:
             make_ready(connection)  # the text may have been made for another
             now = self._now(cursor, connection)
             found: dict[str, list[Any]] = {"<=": [], ">": []}
             for when, times in found.items():
                 for state in states:  # each a step into the index
-                    cursor.execute(first.format(**names, when=when), (state, now))
+                    cursor.execute(first.format(**names, when=when), (state, now, *served))
                     times += [time for (time,) in cursor.fetchall()]
         later = [-self._age(time, now, table, connection) for time in found[">"]]
         return NextDue(bool(found["<="]), min(later, default=None))
@@ -207,6 +225,7 @@ class Portable(Dialect):
         effect = RECOVER if left.is_crash else UNCLAIM
         words = (RECOVERED if left.owner is None else DIED) if left.is_crash else ()
         which = "{lease_expires_at} <= %s" if left.owner is None else "{lease_owner} = %s"
+        whose, served = _served(left.levels)
         with _locked(connection, table) as (cursor, names):
             held = [_key(table, key, connection) for key in left.held]
             owner = self._now(cursor, connection) if left.owner is None else left.owner
@@ -214,11 +233,15 @@ class Portable(Dialect):
                 (
                     f"UPDATE {{name}} SET {effect.as_sql(names, terms(connection))} "
                     f"WHERE {{status}} IN ({_places(states)}) AND {which} "
-                    f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)})"
-                ).format(**names),
-                (*_parameters(connection, effect, table, words), *states, owner, *held),
+                    f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)}){whose}"
+                ).format(**names, **table.quoted_own(connection)),
+                (*_parameters(connection, effect, table, words), *states, owner, *held, *served),
             )
             return Recovered(int(cursor.rowcount), True)
+
+    def survey(self, connection: Any, table: Table, members: Sequence[Level]) -> list[SurveyedLevel]:
+        """Return the members themselves: their rows are found and sorted whatever the priorities are."""
+        return [SurveyedLevel(each, *self.next_due(connection, table, [each.state], each)) for each in members]
 
     def is_conflict(self, error: BaseException) -> bool:
         cause = error.__cause__
@@ -348,6 +371,15 @@ def _by_urgency(wanted: Wanted) -> list[list[str]]:
     for state, priority in zip(wanted.states, wanted.priorities, strict=True):
         together.setdefault(priority, []).append(state)
     return [together[priority] for priority in sorted(together, reverse=True)]
+
+
+def _served(levels: Sequence[Level] | None) -> tuple[str, list[str]]:
+    """Return what is true of rows of some queues, as text, and its parameters; nothing if they are of any."""
+    if not levels or levels[0].queue is None:
+        return "", []
+    pairs = dict.fromkeys((level.state, level.queue or "") for level in levels)
+    text = " OR ".join(["({status} = %s AND {queue} = %s)"] * len(pairs))
+    return f" AND ({text})", [value for pair in pairs for value in pair]
 
 
 def _places(values: Sequence[Any]) -> str:

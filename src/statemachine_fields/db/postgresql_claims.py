@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared
-from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, NextDue, Recovered, Wanted
+from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Level, NextDue, Recovered, Wanted
 from statemachine_fields.db.clock import EPOCH, MICROSECOND
 from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
+from statemachine_fields.db.postgresql_levels import (
+    PostgreSQLLevels,
+    kind_of,
+    level_names,
+    level_values,
+    levels_text,
+    levels_values,
+)
 from statemachine_fields.db.postgresql_text import TERMS, names_of
 
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
@@ -31,8 +39,8 @@ DUE = """
 SUSPECTS = """
         SELECT {key} AS key FROM {name}
          WHERE {crashes} {how_often} AND {next_at} <= statement_timestamp()
-           AND CASE WHEN {lease_expires_at} IS NULL THEN {status} = ANY(%s) ELSE false END{which}
-         ORDER BY {crashes}, {next_at} LIMIT %s{lock}"""
+           AND CASE WHEN {lease_expires_at} IS NULL THEN {whose} ELSE false END{which}
+         ORDER BY {crashes}, {urgency}{next_at} LIMIT %s{lock}"""
 
 # date_part() is extract() in floating point, which is exact enough for an age and costs half of it. (A difference of times that
 # are infinite would be an error.)
@@ -49,12 +57,12 @@ LOCKS = " FOR NO KEY UPDATE SKIP LOCKED"
 # due at the same instant have no order, and a claimed row comes last among them: the walk has to pass them all.
 FREED = """
     WITH walked AS MATERIALIZED (
-        SELECT found.* FROM unnest(%s::text[]) AS wanted (state)
+        SELECT found.* FROM unnest({arrays}) AS wanted ({level})
          CROSS JOIN LATERAL (
             SELECT near.*, row_number() OVER () AS place FROM (
                 SELECT {key} AS key, {lease_expires_at} IS NOT NULL OR {crashes} > 0 AS is_taken, ({which}) AS is_wanted,
-                       wanted.state, {next_at} AS at
-                  FROM {name} WHERE {status} = wanted.state AND {next_at} <= statement_timestamp()
+                       {own}, {next_at} AS at
+                  FROM {name} WHERE {match} AND {next_at} <= statement_timestamp()
                  ORDER BY {next_at} LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (
         SELECT {key} AS key FROM {name}
@@ -64,7 +72,7 @@ FREED = """
         UPDATE {name} SET {changes}
          WHERE {key} = ANY(ARRAY(SELECT key FROM left_open)) RETURNING 1)
     SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
-           EXISTS(SELECT 1 FROM walked GROUP BY state
+           EXISTS(SELECT 1 FROM walked GROUP BY {level}
                   HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT is_taken))"""
 
 # Two steps into the index for each state: to its first row, which is due if any is, held ones included, and to the first that is
@@ -86,7 +94,7 @@ _claims: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
 _next_due: dict[Table, str] = {}
 
 
-class PostgreSQLClaims:
+class PostgreSQLClaims(PostgreSQLLevels):
     """Claims by any number of processes, side by side."""
 
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
@@ -112,7 +120,8 @@ class PostgreSQLClaims:
         return NextDue(is_any, seconds)
 
     def recover(self, connection: Any, table: Table, states: Sequence[str], left: Left) -> Recovered:
-        names = names_of(table, connection)
+        levels = [Level(state) for state in states] if left.levels is None else left.levels
+        names = {**names_of(table, connection), **level_names(table, levels, connection)}
         effect = RECOVER if left.is_crash else UNCLAIM
         names["changes"] = effect.as_sql(names, TERMS)
         which = "{lease_expires_at} <= statement_timestamp()"
@@ -129,7 +138,7 @@ class PostgreSQLClaims:
         blame = words if left.is_crash else ()
         freed, walk = 0, FIRST_WALK
         while True:
-            values = ([*states], *params, walk, *params, *blame, walk)
+            values = (*level_values(levels), *params, walk, *params, *blame, walk)
             ((found, last, is_tied),) = prepared.run(connection, text, values)
             freed += found
             if (last <= walk // 2 and not is_tied) or walk >= LONGEST_WALK:
@@ -139,7 +148,9 @@ class PostgreSQLClaims:
 
 def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int, ...], str]:
     """Return the claim of a machine, and which of its columns are times, read as numbers."""
-    kind = (table, wanted.fields, wanted.crashes, wanted.keys is None, not wanted.aside)
+    kind: tuple[Any, ...] = (table, wanted.fields, wanted.crashes, wanted.keys is None, not wanted.aside)
+    if wanted.ranks is not None or wanted.members is not None:
+        kind = (*kind, *kind_of(wanted))
     found = _claims.get(kind)
     if found is not None:
         return found
@@ -182,15 +193,28 @@ def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
         which = " AND {key} = ANY(%s::{type}[])".format(**names)
     elif wanted.aside:
         which = " AND {key} <> ALL(%s::{type}[])".format(**names)
-    text = SUSPECTS if wanted.crashes else DUE
-    return text.format(**names, which=which, lock=lock, how_often=HOW_OFTEN[wanted.crashes])
+    if wanted.crashes:
+        own = level_names(table, wanted.members or [Level("")], connection)
+        whose, urgency = "{status} = ANY(%s)".format(**names), ""
+        if wanted.members is not None:
+            whose = "({columns}) IN (SELECT * FROM unnest({arrays}))".format(**own)
+        if table.priority is not None:
+            urgency = "{priority} DESC, ".format(**own)
+        how_often = HOW_OFTEN[wanted.crashes]
+        return SUSPECTS.format(**names, which=which, lock=lock, how_often=how_often, whose=whose, urgency=urgency)
+    if wanted.ranks is not None and wanted.keys is None:
+        return levels_text(names, level_names(table, wanted.ranks[0], connection), wanted.ranks, which, lock)
+    return DUE.format(**names, which=which, lock=lock)
 
 
 def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]:
     keys = wanted.aside if wanted.keys is None else wanted.keys
     which = (prepared.array_of([*keys]),) if keys or wanted.keys is not None else ()
     if wanted.crashes:
-        return ([*wanted.states], *which, wanted.limit)
+        whose = ([*wanted.states],) if wanted.members is None else level_values(wanted.members)
+        return (*whose, *which, wanted.limit)
+    if wanted.ranks is not None and wanted.keys is None:
+        return levels_values(wanted, wanted.ranks, which)
     return ([*wanted.states], [*wanted.priorities], *which, wanted.limit, wanted.limit)
 
 

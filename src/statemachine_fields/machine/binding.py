@@ -25,6 +25,7 @@ from statemachine_fields.machine.updates import is_expression
 from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
 from statemachine_fields.schedule.handlers import collect_handlers, is_timed_on
 from statemachine_fields.schedule.policy import Schedule
+from statemachine_fields.schedule.row_fields import add_row_indexes, row_column
 from statemachine_fields.schedule.rows import ScheduleQuestions
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class Binding(ScheduleQuestions[M]):
         states = self.graph.states.items() if self.is_timed else ()
         schedules = {value: Schedule.of(value, state, handlers.get(value), machine.queue) for value, state in states}
         self.schedules = MappingProxyType(schedules)
+        #: Fields of the model's own: what a row says of its queue and its urgency.
+        self.queue_field = machine.row_fields.find(model, "queue_field", self.accessor)
+        self.priority_field = machine.row_fields.find(model, "priority_field", self.accessor)
+        self.queue_name: str = "" if self.queue_field is None else self.queue_field.attname
+        if self.is_timed and machine.row_fields:
+            add_row_indexes(model, self.names, self.queue_field, self.priority_field)
         #: The attribute that has the key of the row with the machine's columns.
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
@@ -132,6 +139,8 @@ class Binding(ScheduleQuestions[M]):
             key_field=meta.pk,
             id_field=audit.pk,
             time_field=audit.get_field("transitioned_at"),
+            queue=row_column("queue_field", self.queue_field),
+            priority=row_column("priority_field", self.priority_field),
         )
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.schedule.columns import features_of
 from statemachine_fields.schedule.handlers import HandlerMark, mark_handler, read_states
 from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_queue_name, plain
+from statemachine_fields.schedule.row_fields import RowFields
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.live_keys import LiveKey
@@ -71,6 +72,9 @@ class StateMachine(MachineAttribute):
     :param transition_base: an abstract model whose fields join the audit table.
     :param record_initial: whether a new row's first state is recorded as transition number 1.
     :param queue: which workers serve the rows of a timed machine.
+    :param queue_field: the name of a text field of the model's own that says for each row in which queue it is.
+    :param priority_field: the name of an integer field of the model's own that says how urgent each row is: of those that are
+        due, the one with the highest number is served first.
     :param run_ahead: whether a row that a worker moves into a state where it is due at once goes on there under the same
         claim. Nothing to a machine that is not timed.
     :param unique_while_live: the fields that together are a key which at most one live row has: a list of names, or a
@@ -93,6 +97,8 @@ class StateMachine(MachineAttribute):
         transition_base: type[models.Model] | None = None,
         record_initial: bool = False,
         queue: str = DEFAULT_QUEUE,
+        queue_field: str | None = None,
+        priority_field: str | None = None,
         run_ahead: bool = False,
         unique_while_live: Iterable[str] | LiveKey | None = None,
     ) -> None:
@@ -125,6 +131,7 @@ class StateMachine(MachineAttribute):
             raise ValueError(f"run_ahead must be True or False, got {run_ahead!r}.")
         self.graph = build_graph(states, initial, transitions, max_length)
         self.names = Names(field)
+        self.row_fields = RowFields.read(queue_field, priority_field, self.names, self.graph.states)
         self.max_length = max_length
         self.db_index = db_index
         self.history_on_delete = history_on_delete

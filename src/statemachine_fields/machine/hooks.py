@@ -175,7 +175,7 @@ def _wake(instance: models.Model, bound: Binding[Any], using: str) -> None:
     names, data = bound.names, vars(instance)
     status = getattr(instance, names.status)
     seconds = seconds_until(data[names.next_at]) if data[names.next_at_pinned] else bound.entry_delay(status)
-    wake(bound, connections[using], status, seconds)
+    wake(bound, connections[using], status, seconds, vars(instance).get(bound.queue_name))
 
 
 def _machines(instance: models.Model, names: Collection[str] | None = None) -> Iterator[Binding[Any]]:

@@ -75,7 +75,9 @@ class Plan:
         #: What the instance holds afterwards, whatever it held.
         self.emptied = self.effect.empties(names, columns)
         #: In how many seconds a row is due, by the state that it enters.
-        self.delays = {state: (bound.entry_delay(state),) if bound.is_timed else () for state in bound.graph.states}
+        self.delays: dict[str, tuple[float | None, ...]] = {
+            state: (bound.entry_delay(state),) if bound.is_timed else () for state in bound.graph.states
+        }
         self._writes: dict[tuple[tuple[str, ...], bool], RowWriter] = {}
         #: What moves a row of which nothing else is asked: nobody listens or guards, and nothing else is written or told.
         self.straight: RowWriter | None = None

@@ -72,7 +72,7 @@ def transition(
         return Transitioner(bound, instance, to_status, metadata, routed=using, facts=facts, is_tried=True).run()
     plan.bring_up(instance, to_status, moved)
     if plan.schedule is not None:
-        wake(bound, connection, to_status, *plan.delays[to_status])
+        wake(bound, connection, to_status, plan.delays[to_status][0], data.get(bound.queue_name))
     if watchers:
         tell_watchers(bound, using, key)
     audit: Any = bound.audit_model

@@ -320,7 +320,7 @@ class Transitioner(Generic[M]):
             )
         if is_heard(post_transition, bound.model):
             post_transition.send(**self._told(self.from_status), transition=transition)
-        wake(bound, self.connection, self.to_status, self._delay)
+        wake(bound, self.connection, self.to_status, self._delay, vars(instance).get(bound.queue_name))
         return transition
 
     def _load_record(self, moved: tuple[Any, ...]) -> StateTransition[M]:

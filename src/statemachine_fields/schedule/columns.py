@@ -69,17 +69,15 @@ class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[mi
         if self.bound is None or not add:
             return super().pre_save(model_instance, add)
         call = self.call_of(model_instance)
+        status, queue = self._status(model_instance), vars(model_instance).get(self.bound.queue_name)
         if (given := given_time(self.bound, model_instance)) is not None:
-            return (
-                MachineValue(given) if call is None else DueTime(call, given=given, status=self._status(model_instance))
-            )
-        status = self._status(model_instance)
+            return MachineValue(given) if call is None else DueTime(call, given=given, status=status, queue=queue)
         schedule = self.bound.schedules.get(status)
         delay = None if schedule is None else schedule.entry_delay()
         setattr(model_instance, self.attname, None)
         if delay is None:
             return MachineValue(None)
-        return DatabaseClock(delay) if call is None else DueTime(call, delay, status=status)
+        return DatabaseClock(delay) if call is None else DueTime(call, delay, status=status, queue=queue)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         if isinstance(value, DueTime) and self.bound is not None:
@@ -91,11 +89,12 @@ class NextAtField(InsertTime, ScheduleColumn, DateTimeField):  # type: ignore[mi
         return status
 
     def _wake(self, bound: Binding[Any], value: DueTime, connection: Any) -> None:
-        """Tell workers of rows that are due when they are inserted, or soon, once for all of a state."""
-        if (bound, value.status) in value.call.told or (value.given is not None and seconds_until(value.given) > 0):
+        """Tell workers of rows that are due when they are inserted, or soon, once for all of a state, or of a queue."""
+        whose = (bound, value.status, str(value.queue))
+        if whose in value.call.told or (value.given is not None and seconds_until(value.given) > 0):
             return
-        value.call.told.add((bound, value.status))
-        wake_after_insert(bound, connection, value.status, value.plus or 0.0)
+        value.call.told.add(whose)
+        wake_after_insert(bound, connection, value.status, value.plus or 0.0, value.queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,7 @@ class DueTime(CallTime):
     before it and none after that of the call: they are claimed in their order, and those that are held are found before the others."""
 
     status: str = ""
+    queue: str | None = None
 
     def on(self, connection: Any) -> Any:
         value = CallTime.on(self, connection)

@@ -76,7 +76,7 @@ class RowSchedule(Generic[M]):
         return bool(changed)
 
     def _wake(self, status: str, seconds: float = 0.0) -> None:
-        wake(self.bound, connections[self.using], status, seconds)
+        wake(self.bound, connections[self.using], status, seconds, vars(self.instance).get(self.bound.queue_name))
 
     def _changes(self, effect: Effect, **given: Any) -> dict[str, Any]:
         return effect.as_update(self.names, self.bound.table.columns, **given)

@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,10 @@ CLOCKS_DIFFER_BY = 5.0
 #: When to ask again, by database and gate, by the monotonic clock.
 _quiet_until: dict[tuple[str, int], float] = {}
 
+#: No queue is called so. Where rows say their queue themselves, those wait behind a gate of this name who serve all queues, and
+#: behind the other all who serve some: it is for those who make rows due and do not know of which queues.
+EVERY_QUEUE, UNKNOWN_QUEUE = "", " "
+
 #: Where the message is kept that the open transaction will send, on Django's connection.
 SLOT = "statemachine_fields_wakeup"
 
@@ -48,15 +53,38 @@ def gate_of(bound: Binding[Any], queue: str) -> int:
     return gate
 
 
+def gates_before(bound: Binding[Any], state: str, queue: str | None) -> set[int]:
+    """Return the gates behind which workers wait for a row that is due in a state.
+
+    :param queue: what the row has in its queue column, if the machine has one; None if that is not known.
+    """
+    own = bound.schedules[state].queue
+    if bound.queue_field is None:
+        return {gate_of(bound, own)}
+    name = (queue or own) if isinstance(queue, str) else UNKNOWN_QUEUE  # of an expression the database knows the value
+    return {gate_of(bound, EVERY_QUEUE), gate_of(bound, name)}
+
+
+def gates_behind(bound: Binding[Any], queue: str, queues: Sequence[str] | None) -> set[int]:
+    """Return the gates behind which to wait for rows of a queue; or, where rows say theirs themselves, of some, or of all."""
+    if bound.queue_field is None:
+        return {gate_of(bound, queue)}
+    names = (EVERY_QUEUE,) if queues is None else (*queues, UNKNOWN_QUEUE)
+    return {gate_of(bound, name) for name in names}
+
+
 def seconds_until(when: datetime.datetime) -> float:
     """Return in how many seconds an instant is at the earliest. Clocks differ, and who is woken too soon sleeps again."""
     return (when - timezone.now()).total_seconds() - CLOCKS_DIFFER_BY
 
 
-def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None = 0.0) -> None:
+def wake(
+    bound: Binding[Any], connection: Any, state: str, seconds: float | None = 0.0, queue: str | None = None
+) -> None:
     """Tell workers, once it is committed, that a row is due in a state, or will be before they would look by themselves.
 
     :param seconds: in how many seconds it is; None for never.
+    :param queue: what the row has in its queue column, if the machine has one and that is known.
     """
     if seconds is None:
         return
@@ -66,27 +94,29 @@ def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None
     schedule = bound.schedules.get(state)
     if schedule is None or not schedule.runs:
         return
-    gate = gate_of(bound, schedule.queue)
+    gates = gates_before(bound, state, queue)
     if not connection.in_atomic_block:
         if connection.autocommit:  # else nobody knows when it is committed
-            knock(connection, {gate})
+            knock(connection, gates)
         return
     if connection.atomic_blocks and connection.atomic_blocks[0]._from_testcase:
         return  # nothing is ever committed, and tests count what waits for it
     kept: tuple[int, Message] | None = vars(connection).get(SLOT)
     callbacks = connection.run_on_commit
     if kept is not None and len(callbacks) > kept[0] and callbacks[kept[0]][1] is kept[1]:  # no rollback took it along
-        kept[1].gates.add(gate)
+        kept[1].gates |= gates
         return
-    message = Message(connection, gate)
+    message = Message(connection, gates)
     vars(connection)[SLOT] = (len(callbacks), message)
     connection.on_commit(message, robust=True)
 
 
-def wake_after_insert(bound: Binding[Any], connection: Any, state: str, seconds: float | None) -> None:
+def wake_after_insert(
+    bound: Binding[Any], connection: Any, state: str, seconds: float | None, queue: str | None = None
+) -> None:
     """Do the same for rows that the next INSERT on the connection is about. A `bulk_create()` may have no transaction."""
     if connection.in_atomic_block:
-        wake(bound, connection, state, seconds)
+        wake(bound, connection, state, seconds, queue)
         return
 
     def insert(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
@@ -95,7 +125,7 @@ def wake_after_insert(bound: Binding[Any], connection: Any, state: str, seconds:
         with suppress(ValueError):
             connection.execute_wrappers.remove(insert)
         result = execute(sql, params, many, context)
-        wake(bound, connection, state, seconds)
+        wake(bound, connection, state, seconds, queue)
         return result
 
     # Before all others, so that theirs are taken away from the end in their order, and what they send does not meet it.
@@ -107,9 +137,9 @@ class Message:
 
     __qualname__ = "wake"  # Django names it so, should it ever raise
 
-    def __init__(self, connection: Any, gate: int) -> None:
+    def __init__(self, connection: Any, gates: set[int]) -> None:
         self.connection = connection
-        self.gates = {gate}
+        self.gates = gates
 
     def __call__(self) -> None:
         knock(self.connection, self.gates)

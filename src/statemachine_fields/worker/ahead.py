@@ -43,17 +43,15 @@ class RunAhead:
 
     def __post_init__(self, lanes: Iterable[Lane]) -> None:
         self.write = Write(self.enter, has_record, ADVANCER)
-        #: Where rows may go on: a lane for each state with a handler, for each lane of the same machine and database.
-        self._targets: dict[Lane, dict[str, Lane]] = {}
+        #: Where rows may go on: lanes of the same machine and database, by the states in them that have a handler.
+        self._targets: dict[Lane, dict[str, list[Lane]]] = {}
         lanes = [lane for lane in lanes if lane.runs_ahead]
         for lane in lanes:
-            self._targets[lane] = {
-                state: other
-                for other in lanes
-                if other.bound is lane.bound and other.using == lane.using
-                for state, schedule in other.schedules.items()
-                if schedule.handler is not None
-            }
+            targets = self._targets[lane] = {}
+            for other in lanes:
+                for state, schedule in other.schedules.items() if other.is_of(lane) else ():
+                    if schedule.handler is not None:
+                        targets.setdefault(state, []).append(other)
         #: Says how many more rows may go on in a lane.
         self.room: Callable[[Lane], int] = lambda lane: sys.maxsize
         #: Called with rows that go on, and with those that come too late for that, because the process stops.
@@ -64,10 +62,10 @@ class RunAhead:
         """Return those of some moves into states where rows are due at once after which they go on, and the others."""
         going: list[RowOutcome] = []
         others: list[RowOutcome] = []
-        targets = {} if self.stopping.is_set() else self._targets.get(lane, {})
+        is_stopping = self.stopping.is_set()
         room: dict[Lane, int] = {}
         for outcome in outcomes:
-            target = targets.get(outcome.to_status)
+            target = None if is_stopping else self._target(lane, outcome)
             if target is not None and outcome.lease.step < MOST_STEPS:
                 if target not in room:
                     room[target] = self.room(target)
@@ -77,6 +75,13 @@ class RunAhead:
                     continue
             others.append(outcome)
         return going, others
+
+    def _target(self, lane: Lane, outcome: Transitioned) -> Lane | None:
+        """Return the lane that a row is in after a move, if this process has it."""
+        for other in self._targets.get(lane, {}).get(outcome.to_status, ()):
+            if other.levels is None or other.serves(outcome.to_status, outcome.queue):
+                return other
+        return None
 
     def enter(self, lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
         """Move rows and take them anew, in one statement."""
@@ -116,7 +121,7 @@ class RunAhead:
         parts: dict[Lane, list[Claimed]] = {}
         for outcome in outcomes:
             if (claimed := found.get(outcome.lease.key)) is not None:
-                parts.setdefault(self._targets[lane][outcome.to_status], []).append(claimed)
+                parts.setdefault(self._target(lane, outcome) or lane, []).append(claimed)
         leases: dict[Any, Lease] = {}
         try:
             for target, rows in parts.items():

@@ -170,7 +170,9 @@ class Claimer:
             rows = unread + sorted(
                 (row for row in rows if row.values[due] is not None), key=lambda row: row.values[due]
             )
-            if len(set(lane.priorities)) > 1:
+            if "priority" in place:
+                rows.sort(key=lambda row: -(row.values[place["priority"]] or 0))
+            elif len(set(lane.priorities)) > 1:
                 rows.sort(key=lambda row: -lane.schedules[row.values[status]].priority)
         converted, instances = self._instances(lane, rows)
         schedules = lane.schedules

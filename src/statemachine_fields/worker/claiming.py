@@ -165,29 +165,30 @@ class ClaimLoop:
 
     def look_again(self, lane: Lane) -> None:
         """Claim at once what became due by what was written."""
-        self._become_due(lane, None, 1, 0.0)
+        self._become_due(lane, None, None, 1, 0.0)
         self.inflight.wake.set()
 
     def on_written(self, outcomes: list[RowOutcome]) -> None:
         """Claim what became due by what was written, at once or as soon as it is, or let others do it."""
-        soon: dict[tuple[Lane, str | None], tuple[int, float]] = {}
+        soon: dict[tuple[Lane, str | None, str | None], tuple[int, float]] = {}
         for outcome in outcomes:
             seconds = outcome.due_in
             if seconds is not None and seconds <= self.options.poll_seconds:
-                number, least = soon.get((outcome.lease.lane, outcome.due_state), (0, seconds))
-                soon[outcome.lease.lane, outcome.due_state] = number + 1, min(least, seconds)
-        for (lane, state), (number, seconds) in soon.items():
-            self._become_due(lane, state, number, seconds)
+                where = outcome.lease.lane, outcome.due_state, outcome.queue
+                number, least = soon.get(where, (0, seconds))
+                soon[where] = number + 1, min(least, seconds)
+        for (lane, state, queue), (number, seconds) in soon.items():
+            self._become_due(lane, state, queue, number, seconds)
         if soon or (self.options.once and not self.inflight.held):
             self.inflight.wake.set()
 
-    def _become_due(self, lane: Lane, state: str | None, number: int, seconds: float) -> None:
+    def _become_due(self, lane: Lane, state: str | None, queue: str | None, number: int, seconds: float) -> None:
         """Hear of rows that are due in a state now or soon."""
-        ours = [each for each in self.lanes if each.is_of(lane) and (state is None or state in each.schedules)]
+        ours = [each for each in self.lanes if each.is_of(lane) and (state is None or each.serves(state, queue))]
         for each in ours:
             self.timers[each].due_in(seconds) if seconds else self.timers[each].now()
         if state is not None and (self.stopping.is_set() or number > sum(map(self._room, ours))):
-            wake(lane.bound, lane.connection, state, seconds)
+            wake(lane.bound, lane.connection, state, seconds, queue)
 
     def on_ran(self, lease: Lease) -> None:
         """Learn how long handlers run."""

@@ -103,6 +103,8 @@ class Drain:
         """Run a batch of a lane's due rows, and say whether there were any."""
         if self.collapse_time:
             self._make_due(lane)
+        if lane.levels is not None:  # what a handler did a moment ago counts
+            lane.levels.learn(lane.connection)
         leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
         asked = self.asked[lane.bound]
         again = [lease for lease in leases if (lease.key, lease.sequence) in asked]

@@ -4,9 +4,6 @@ it until a time."""
 from __future__ import annotations
 
 import datetime
-import os
-import secrets
-import socket
 import threading
 import time
 import uuid
@@ -24,7 +21,8 @@ from statemachine_fields.db.dialect import Dialect, dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM, Effect
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
-from statemachine_fields.schedule.columns import OWNER_LENGTH
+from statemachine_fields.schedule.wakeups import gates_behind
+from statemachine_fields.worker.levels import Levels, lane_parts
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -51,6 +49,8 @@ class Lane:
     using: str
     queue: str
     schedules: Mapping[str, Schedule]
+    #: Where rows say themselves in which queue they are, and this is about some, or how urgent they are.
+    levels: Levels | None = None
 
     def __str__(self) -> str:
         return self.label
@@ -63,6 +63,10 @@ class Lane:
         """Say whether both have rows of the same table."""
         return self.bound is other.bound and self.using == other.using
 
+    def serves(self, state: str, queue: str | None) -> bool:
+        """Say whether it has a row that is in a state, and in a queue by its own column, as far as that is known."""
+        return state in self.schedules if self.levels is None else self.levels.serve(state, queue)
+
     @property
     def connection(self) -> Any:
         """The connection of the calling thread."""
@@ -72,22 +76,35 @@ class Lane:
     def dialect(self) -> Dialect:
         return dialect_for(self.connection)
 
+    @property
+    def gates(self) -> set[int]:
+        """The gates behind which to wait for rows that become due."""
+        return gates_behind(self.bound, self.queue, None if self.levels is None else self.levels.queues)
+
     # What a worker asks of the rows, on the connection of the calling thread. Each answer names the keys for which it is true.
 
     def claim(self, wanted: Wanted) -> list[Claimed]:
         """Lease due rows that nobody holds."""
+        if self.levels is not None:
+            return self.levels.claim(self.connection, wanted)
         return self.dialect.claim(self.connection, self.bound.table, wanted)
 
     def candidates(self, wanted: Wanted) -> list[Any]:
         """Return the keys of rows that such a claim would take, as the database has them, and lock none."""
+        if self.levels is not None:
+            return self.levels.candidates(self.connection, wanted)
         return self.dialect.candidates(self.connection, self.bound.table, wanted)
 
     def next_due(self) -> NextDue:
         """Say whether any row is due, free or held, and when the next one is."""
+        if self.levels is not None:
+            return self.levels.next_due(self.connection)
         return self.dialect.next_due(self.connection, self.bound.table, self.states)
 
     def recover(self, left: Left) -> Recovered:
         """Take back what was left behind."""
+        if self.levels is not None:
+            return self.levels.recover(self.connection, left)
         return self.dialect.recover(self.connection, self.bound.table, self.states, left)
 
     def lock(self, key: Any, token: int) -> bool:
@@ -177,13 +194,16 @@ class Lane:
         fields = tuple(meta.concrete_fields)
         if self.is_one_table:
             return fields
-        return (meta.pk, *(meta.get_field(column) for column in self.bound.columns))
+        own = [each for each in (self.bound.queue_field, self.bound.priority_field) if each is not None]
+        return (meta.pk, *(meta.get_field(column) for column in self.bound.columns), *own)
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where the key and the machine's columns are among the fields that a claim reads, by what each is to the machine."""
+        """Where the key, the machine's columns and the row's priority are among the fields that a claim reads."""
         attnames = [field.attname for field in self.fields]
         columns = {column: attnames.index(name) for column, name in self.bound.table.columns.items()}
+        if self.bound.priority_field is not None:
+            columns["priority"] = attnames.index(self.bound.priority_field.attname)
         return {"key": attnames.index(self.bound.key_name), **columns}
 
     def converters(self) -> tuple[Any, dict[int, Any]]:
@@ -338,19 +358,14 @@ class HandlerContext:
 def lanes_of(
     machines: Iterable[Binding[Any]], queues: Iterable[str] | None = None, using: str | None = None
 ) -> list[Lane]:
-    """Return the lanes of timed machines, in the order of the machines; of the queues named, or of all."""
-    wanted = None if queues is None else set(queues)
-    lanes = []
-    for bound in machines:
-        if not bound.is_timed:
-            continue
-        by_queue: dict[str, dict[str, Schedule]] = {}
-        for state, schedule in bound.schedules.items():
-            if schedule.runs and (wanted is None or schedule.queue in wanted):
-                by_queue.setdefault(schedule.queue, {})[state] = schedule
-        alias = using or router.db_for_write(bound.model)
-        lanes += [Lane(bound, alias, queue, schedules) for queue, schedules in by_queue.items()]
-    return lanes
+    """Return the lanes of timed machines, in the order of the machines; of the queues named, maybe with limits, or of all."""
+    wanted = None if queues is None else dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    return [
+        Lane(bound, using or router.db_for_write(bound.model), *part)
+        for bound in machines
+        if bound.is_timed
+        for part in lane_parts(bound, wanted)
+    ]
 
 
 def lanes_for(options: WorkerOptions) -> list[Lane]:
@@ -376,8 +391,3 @@ def shown(key: Any) -> str:
         return repr(key)
     except Exception:  # noqa: BLE001
         return f"<{type(key).__name__}>"
-
-
-def new_owner() -> str:
-    """Return a name for this process that no other has, also where every container is process 1 of the same host."""
-    return f"{socket.gethostname()[: OWNER_LENGTH - 20]}:{os.getpid()}:{secrets.token_hex(3)}"

@@ -76,7 +76,6 @@ class DatabaseListener:
     """Listens to one database."""
 
     def __init__(self, alias: str, lanes: list[Any], wires: Wires, own: Any, digest: Any) -> None:
-        from statemachine_fields.schedule.wakeups import gate_of
         from statemachine_fields.worker.connections import Reconnect
 
         self.alias = alias
@@ -86,7 +85,7 @@ class DatabaseListener:
         #: Why it is not listened; None if it is.
         self.trouble: str | None = "not yet connected"
         #: The gates of the lanes, by their places; and which processes have nothing to do in each lane, by slot.
-        self.gates = {place: gate_of(lane.bound, lane.queue) for place, lane in enumerate(lanes) if lane.using == alias}
+        self.gates: dict[int, set[int]] = {place: lane.gates for place, lane in enumerate(lanes) if lane.using == alias}
         self.idle: dict[int, set[int]] = {place: set() for place in self.gates}
         self.held: set[int] = set()
         self._reconnect = Reconnect("listener", alias, digest)
@@ -165,7 +164,8 @@ class DatabaseListener:
             if wire.reader in readable:
                 for slot, place, is_idle in wire.receive():
                     if is_idle and not self.idle[place]:
-                        self._try_at.pop(self.gates[place], None)
+                        for gate in self.gates[place]:
+                            self._try_at.pop(gate, None)
                     (self.idle[place].add if is_idle else self.idle[place].discard)(slot)
             if time.monotonic() >= self._ask_at:
                 self._ask_at = time.monotonic() + ASK_EVERY
@@ -177,15 +177,18 @@ class DatabaseListener:
             if message.startswith(LEFT):
                 self._try_at.pop(int(message.removeprefix(LEFT)), None)
             elif not message.startswith(TRIAL):
-                self._hint(Hint.DUE, [place for place, gate in self.gates.items() if str(gate) == message])
+                self._hint(Hint.DUE, [place for place, gates in self.gates.items() if int(message) in gates])
 
     def _missing(self) -> set[int]:
         """Return the gates that should be held and are not."""
-        return {self.gates[place] for place, slots in self.idle.items() if slots} - self.held
+        return self._wanted() - self.held
+
+    def _wanted(self) -> set[int]:
+        return {gate for place, slots in self.idle.items() if slots for gate in self.gates[place]}
 
     def _set_gates(self) -> None:
         """Hold the gates of the lanes in which a process has nothing to do, and no others."""
-        if needless := self.held - {self.gates[place] for place, slots in self.idle.items() if slots}:
+        if needless := self.held - self._wanted():
             self.dialect.leave_gates(self.connection, needless)
             self.held -= needless
         now = time.monotonic()
@@ -194,7 +197,7 @@ class DatabaseListener:
             taken = self.dialect.take_gates(self.connection, tried)
             self.held |= taken
             # What was committed before that nobody has told us of: each process has to look once more.
-            self._hint(Hint.GATE, [place for place, gate in self.gates.items() if gate in taken])
+            self._hint(Hint.GATE, [place for place, gates in self.gates.items() if gates & taken])
 
     def _end(self) -> None:
         """Leave nothing on a connection that is not listened to."""

@@ -93,6 +93,12 @@ class RowOutcome:
         """The state that it is due in then; None if that is not known."""
         return self.lease.status
 
+    @property
+    def queue(self) -> str | None:
+        """What its row has in its queue column, if the machine has one and that is known."""
+        name, row = self.lease.lane.bound.queue_name, vars(self.lease.instance) if self.lease.instance else {}
+        return (row[name] or "") if name in row else None
+
     def way(self, is_watched: bool) -> Write:
         """Return how it is written.
 
@@ -164,6 +170,11 @@ class Transitioned(RowOutcome):
     @property
     def due_state(self) -> str | None:
         return self.to_status
+
+    @property
+    def queue(self) -> str | None:
+        name, update = self.lease.lane.bound.queue_name, self.update or {}
+        return (update[name] or "") if name in update else super(Transitioned, self).queue
 
     def way(self, is_watched: bool) -> Write:
         if is_watched:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import socket
 import threading
 import time
 from collections import Counter
@@ -16,6 +18,7 @@ from collections.abc import Callable
 
 from django.db import router
 
+from statemachine_fields.schedule.columns import OWNER_LENGTH
 from statemachine_fields.worker.ahead import RunAhead
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.claiming import ClaimLoop
@@ -26,7 +29,7 @@ from statemachine_fields.worker.ear import Ear
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.heartbeat import Heartbeat
 from statemachine_fields.worker.inflight import Buffer, InFlight
-from statemachine_fields.worker.lease import Lane, new_owner
+from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.outcomes import Events
@@ -192,3 +195,8 @@ class Runner:
         if not parts and not self.claiming.ended.is_set():
             parts = ["perhaps some, of a claim that was not answered"]
         return ", ".join(parts)
+
+
+def new_owner() -> str:
+    """Return a name for this process that no other has, also where every container is process 1 of the same host."""
+    return f"{socket.gethostname()[: OWNER_LENGTH - 20]}:{os.getpid()}:{secrets.token_hex(3)}"

@@ -216,7 +216,7 @@ def write_now(outcome: RowOutcome) -> bool:
     lane = outcome.lease.lane
     is_written = outcome.lease.key in outcome.way(lane.is_watched).run(lane, [outcome])
     if is_written and outcome.due_state is not None:
-        wake(lane.bound, lane.connection, outcome.due_state, outcome.due_in)
+        wake(lane.bound, lane.connection, outcome.due_state, outcome.due_in, outcome.queue)
     return is_written
 
 

@@ -17,6 +17,7 @@ from lab.models.keyed import (
     Twice,
 )
 from lab.models.options import Defaulting, Kept, Logged, Protected, Reasoned, Stamping, Unindexed
+from lab.models.queued import Bundle, Dispatch, QuickDispatch, Sorted, Tour, Urgent, Wish
 from lab.models.renamed import Consignment
 from lab.models.saving import Audited, Derived, Hooked, Lazy, Stamped
 from lab.models.shapes import (
@@ -79,6 +80,7 @@ __all__ = [
     "Bolt",
     "Booking",
     "BulkOrder",
+    "Bundle",
     "ByHand",
     "ByOtherWorker",
     "ByWorker",
@@ -94,6 +96,7 @@ __all__ = [
     "Deposit",
     "Derived",
     "Device",
+    "Dispatch",
     "Document",
     "Door",
     "Dossier",
@@ -132,6 +135,7 @@ __all__ = [
     "Postcard",
     "Project",
     "Protected",
+    "QuickDispatch",
     "Quote",
     "RacingCar",
     "Reasoned",
@@ -145,6 +149,7 @@ __all__ = [
     "Shard",
     "Shipment",
     "Sleeper",
+    "Sorted",
     "Stamped",
     "Stamping",
     "Stint",
@@ -152,12 +157,15 @@ __all__ = [
     "Tanker",
     "Ticket",
     "Ticking",
+    "Tour",
     "Transfer",
     "Twice",
     "Unindexed",
+    "Urgent",
     "Vase",
     "Vehicle",
     "Vessel",
     "Voucher",
     "Wagon",
+    "Wish",
 ]

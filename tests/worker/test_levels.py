@@ -1,0 +1,273 @@
+"""Rows that say themselves in which queue they are and how urgent: claimed in exact order, by those who serve their queue."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from lab.models import Bundle, Dispatch, QuickDispatch, Sorted, Tour, Urgent, Wish
+from statemachine_fields.db.claims import Left
+from statemachine_fields.testing import drain
+from statemachine_fields.worker import levels as learning
+from statemachine_fields.worker.claim import Claimer
+from statemachine_fields.worker.lease import lanes_of
+from tests.worker.rows import Clock, columns_of, in_seconds, let_lease_run_out, not_mariadb, only_postgresql, set_clock
+
+pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
+
+BOTH = pytest.mark.parametrize("model", [Dispatch, Wish])
+
+
+def lanes(model, queues=None):
+    return lanes_of([model.states._meta], queues)
+
+
+def lane(model, *queues):
+    (found,) = lanes(model, queues or None)
+    return found
+
+
+def take(served, limit=10, **options):
+    """Claim, and return the keys in the order in which rows are to be run."""
+    return [lease.key for lease in Claimer("me:1", 60).claim(served, limit, **options)]
+
+
+def rows(model, *values):
+    """Create rows, each due a second after the one before it, and all of them by now."""
+    made = [model.objects.create(**each) for each in values]
+    for place, row in enumerate(made):
+        set_clock(row, next_at=in_seconds(place - len(made) - 1))
+    return [row.pk for row in made]
+
+
+class TestOrder:
+    @pytest.mark.parametrize("model", [Dispatch, Urgent, Wish])
+    def test_the_most_urgent_row_comes_first_and_of_those_the_one_due_first(self, model):
+        a, b, c, d = rows(model, {"priority": 0}, {"priority": 5}, {"priority": -3}, {"priority": 5})
+        assert take(lane(model)) == [b, d, a, c]
+
+    def test_a_claim_of_few_takes_the_most_urgent_ones_whatever_their_queue(self):
+        values = [{"queue": queue, "priority": priority} for priority in (0, 1, 2) for queue in ("a", "b")]
+        keys = rows(Dispatch, *values)
+        assert take(lane(Dispatch), 1) == [keys[4]]
+        assert take(lane(Dispatch), 2) == [keys[5], keys[2]]
+        assert take(lane(Dispatch), 9) == [keys[3], keys[0], keys[1]]
+
+    def test_time_decides_between_queues_and_states_of_one_priority(self):
+        keys = rows(Dispatch, {"queue": "b"}, {"queue": "a"}, {"queue": "c"}, {"queue": "a"})
+        set_clock(Dispatch(pk=keys[1]), status="PACKED")
+        assert take(lane(Dispatch, "c", "a", "b"), 3) == keys[:3]
+
+    def test_rows_of_the_future_wait_however_urgent(self):
+        late, due = rows(Urgent, {"priority": 9}, {"priority": 1})
+        set_clock(Urgent(pk=late), next_at=in_seconds(60))
+        assert take(lane(Urgent)) == [due]
+
+    def test_a_priority_is_changed_like_any_field(self):
+        a, b = rows(Dispatch, {}, {})
+        row = Dispatch.objects.get(pk=b)
+        row.priority = 5
+        row.save()
+        assert take(lane(Dispatch)) == [b, a]
+
+    def test_where_the_states_say_it_the_row_is_claimed_by_its_state(self):
+        a, b, c = rows(Sorted, {"queue": "a"}, {"queue": "a"}, {"queue": "b"})
+        set_clock(Sorted(pk=b), status="PACKED")
+        set_clock(Sorted(pk=c), status="PACKED")
+        assert take(lane(Sorted)) == [b, c, a]
+
+    def test_and_in_a_queue(self):
+        a, b, _c = rows(Sorted, {"queue": "a"}, {"queue": "a"}, {"queue": "b"})
+        set_clock(Sorted(pk=b), status="PACKED")
+        assert take(lane(Sorted, "a")) == [b, a]
+
+    def test_more_levels_than_one_statement_asks_for_are_as_exact(self, monkeypatch):
+        monkeypatch.setattr(learning, "MOST_TOGETHER", 2)
+        keys = rows(Urgent, *[{"priority": priority} for priority in range(7)])
+        assert take(lane(Urgent), 5) == keys[:1:-1]
+
+    def test_no_priority_counts_as_0(self):
+        a, b, c = rows(Wish, {"priority": -1}, {"priority": None}, {"priority": 0})
+        assert take(lane(Wish)) == [b, c, a]
+
+    def test_numbers_of_64_bits(self):
+        a, b = rows(Wish, {"priority": -(2**63)}, {"priority": 2**63 - 1})
+        assert take(lane(Wish)) == [b, a]
+
+
+class TestQueues:
+    @BOTH
+    def test_a_worker_of_some_queues_takes_their_rows_only(self, model):
+        a, _b, c = rows(
+            model, {"queue": "a", "priority": 1}, {"queue": "b", "priority": 9}, {"queue": "c", "priority": 2}
+        )
+        assert take(lane(model, "a", "c")) == [c, a]
+
+    @pytest.mark.parametrize(("model", "none"), [(Dispatch, ""), (Wish, ""), (Wish, None)])
+    def test_a_row_that_names_none_is_in_that_of_its_state(self, model, none):
+        new, packed = rows(model, {"queue": none, "priority": 0}, {"queue": none, "priority": 0})
+        set_clock(model(pk=packed), status="PACKED")
+        assert take(lane(model, "packing")) == [packed]
+        assert take(lane(model, "other")) == []
+        assert take(lane(model, model.states._meta.machine.queue)) == [new]
+
+    def test_a_queue_that_the_row_names_counts_more_than_that_of_its_state(self):
+        (key,) = rows(Dispatch, {"queue": "a"})
+        set_clock(Dispatch(pk=key), status="PACKED")
+        assert take(lane(Dispatch, "packing")) == []
+        assert take(lane(Dispatch, "a")) == [key]
+
+    def test_a_queue_with_a_limit_is_a_lane_of_its_own(self):
+        found = lanes(Dispatch, {"a": 2, "b": None, "c": None})
+        assert [each.queue for each in found] == ["a", "b, c"]
+
+    def test_a_machine_without_the_field_has_a_lane_for_each_queue_as_ever(self):
+        assert [each.queue for each in lanes(Urgent)] == ["default"]
+
+    def test_rows_of_other_queues_that_are_due_keep_nobody_awake(self):
+        rows(Dispatch, {"queue": "b"})
+        assert lane(Dispatch).next_due().is_any
+        assert not lane(Dispatch, "a").next_due().is_any
+
+    @BOTH
+    def test_the_next_row_of_the_queues_served_is_known(self, model):
+        for queue, seconds in (("a", 30), ("b", 20), ("c", 10)):
+            row = model.objects.create(queue=queue)
+            set_clock(row, next_at=in_seconds(seconds))
+        assert 15 < (lane(model, "a", "b").next_due().seconds or 0) <= 20
+        assert 5 < (lane(model).next_due().seconds or 0) <= 10
+
+    def test_a_due_row_hides_no_later_one(self):
+        _first, second = rows(Dispatch, {"queue": "a"}, {"queue": "a"})
+        set_clock(Dispatch(pk=second), next_at=in_seconds(30))
+        due = lane(Dispatch, "a").next_due()
+        assert due.is_any
+        assert 25 < (due.seconds or 0) <= 30
+
+    def test_any_text_is_a_queue(self):
+        name = 'O\'Brien "&" {1,2}\\'
+        (key,) = rows(Dispatch, {"queue": name})
+        assert take(lane(Dispatch, name)) == [key]
+
+
+class TestShapes:
+    def test_a_multi_table_child_whose_columns_have_names_of_their_own(self):
+        keys = rows(
+            Tour, {"lane": "a", "urgency": 1, "name": "x"}, {"lane": "b", "urgency": 2}, {"lane": "a", "urgency": 3}
+        )
+        leases = Claimer("me:1", 60).claim(lane(Tour, "a"), 10)
+        assert [lease.key for lease in leases] == [keys[2], keys[0]]
+        assert leases[1].instance.name == "x"
+        assert Bundle.objects.count() == 3
+
+    def test_a_proxy_shares_the_machine(self):
+        key = QuickDispatch.objects.create(queue="a", priority=3).pk
+        assert take(lane(Dispatch, "a")) == [key]
+
+    def test_drain_runs_rows_in_their_order(self):
+        a, b, c = rows(Dispatch, {"priority": 0}, {"priority": 2, "queue": "x"}, {"priority": 1})
+        drain(Dispatch)
+        done = Dispatch.states.transition_model.objects.order_by("transitioned_at", "id")
+        assert [record.instance_id for record in done] == [b, c, a]
+
+    def test_drain_to_an_instant_too(self, django_capture_on_commit_callbacks):
+        import datetime
+
+        made = [Urgent.objects.create(priority=priority).pk for priority in (0, 2, 1)]
+        at = in_seconds(5)
+        for key in made:
+            set_clock(Urgent(pk=key), next_at=at)
+        drain(Urgent, at=datetime.timedelta(seconds=60))
+        done = Urgent.states.transition_model.objects.order_by("id")
+        assert [record.instance_id for record in done] == [made[1], made[2], made[0]]
+
+
+class TestSuspects:
+    @BOTH
+    def test_what_a_worker_left_behind_is_taken_back_from_behind_many_others(self, model):
+        old = rows(model, *[{"priority": 0, "queue": "a"} for _ in range(40)])
+        late = model.objects.create(priority=5, queue="a")
+        assert take(lane(model), 1) == [late.pk]
+        let_lease_run_out(late)
+        assert lane(model).recover(Left()).rows == 1
+        assert columns_of(late).crashes == 1
+        assert take(lane(model), 50) == old
+
+    @only_postgresql
+    def test_only_those_of_the_queues_served(self):
+        rows(Dispatch, {"queue": "a"}, {"queue": "b"})
+        take(lane(Dispatch))
+        for row in Dispatch.objects.all():
+            let_lease_run_out(row)
+        assert lane(Dispatch, "a").recover(Left()).rows == 1
+        assert lane(Dispatch, "b").recover(Left()).rows == 1
+
+    @BOTH
+    def test_suspects_are_claimed_by_who_serves_them_the_most_urgent_first(self, model):
+        a, b, c = rows(
+            model, {"queue": "a", "priority": 1}, {"queue": "b", "priority": 9}, {"queue": "a", "priority": 2}
+        )
+        for key in (a, b, c):
+            set_clock(model(pk=key), crashes=1)
+        assert take(lane(model)) == []
+        assert take(lane(model, "a"), suspects=True) == [c, a]
+        assert take(lane(model), suspects=True) == [b]
+
+    def test_what_a_dead_process_held_is_taken_back_whatever_is_known(self):
+        served = lane(Urgent)
+        take(served)
+        rows(Urgent, {"priority": 7})
+        Claimer("gone:1", 60).claim(lane(Urgent), 1)
+        assert served.recover(Left(owner="gone:1")).rows == 1
+
+
+class TestLearning:
+    def test_a_new_level_is_claimed_at_once_by_who_has_nothing_else(self):
+        served = lane(Urgent)
+        assert take(served) == []
+        for priority in (3, -8):
+            keys = rows(Urgent, {"priority": priority})
+            served.levels._took = 0.0
+            assert take(served) == keys
+
+    @only_postgresql
+    def test_it_counts_within_a_second_where_others_are_due(self, monkeypatch):
+        clock = Clock(monkeypatch, learning)
+        served = lane(Urgent)
+        low = rows(Urgent, {"priority": 1}, {"priority": 1}, {"priority": 1})
+        assert take(served, 1) == low[:1]
+        (high,) = rows(Urgent, {"priority": 2})
+        assert take(served, 1) == [low[1]]
+        clock.pass_by(learning.LEARN_EVERY)
+        assert take(served, 1) == [high]
+
+    @only_postgresql
+    def test_what_takes_long_to_learn_is_learnt_less_often(self, monkeypatch):
+        clock = Clock(monkeypatch, learning)
+        served = lane(Urgent)
+        low = rows(Urgent, {"priority": 1}, {"priority": 1}, {"priority": 1})
+        assert take(served, 1) == low[:1]
+        rows(Urgent, {"priority": 2})
+        served.levels._took = 0.5
+        clock.pass_by(49)
+        assert take(served, 1) == [low[1]]
+
+    @only_postgresql
+    def test_a_claim_is_one_statement_while_all_are_known(self):
+        served = lane(Urgent)
+        rows(Urgent, *[{"priority": priority} for priority in range(5)])
+        take(served, 1)
+        with CaptureQueriesContext(connection) as queries:
+            take(served, 1)
+        assert len(queries) == 1
+
+    @only_postgresql
+    def test_a_level_that_is_used_no_more_is_forgotten(self):
+        served = lane(Urgent)
+        keys = rows(Urgent, {"priority": 1}, {"priority": 2})
+        served.levels.learn(connection)
+        assert len(served.levels.ranks) == 2
+        Urgent.objects.get(pk=keys[0]).states.transition_to("DONE")
+        served.levels.learn(connection)
+        assert [[level.priority for level in rank] for rank in served.levels.ranks] == [[2]]
