@@ -23,9 +23,24 @@ from django.db import connection, transaction
 from django.db.models.sql import compiler
 from django.test.utils import CaptureQueriesContext, override_settings
 
-from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lot, Reasoned, Relay, Shipment, Stamped
+from lab.models import (
+    ByHand,
+    ByWorker,
+    Car,
+    Coupon,
+    Dispatch,
+    Document,
+    Hooked,
+    Kept,
+    Lot,
+    Reasoned,
+    Relay,
+    Shipment,
+    Stamped,
+    Wish,
+)
 from statemachine_fields import StateMachineError
-from statemachine_fields.db.claims import Left, Wanted
+from statemachine_fields.db.claims import Left, Level, Wanted
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM
 from statemachine_fields.machine.ids import uuid7
@@ -83,6 +98,8 @@ TIMED = [
     Kind("timed, with an auto_now field", Lot, "SOLD", update={"amount": 2}, work="enter"),
     Kind("timed, with a text for a key", Coupon, "DONE", {"code": "abc"}),
     Kind("timed, whose rows run ahead", Relay, "TWO"),
+    Kind("timed, whose rows say their queue and priority", Dispatch, "PACKED"),
+    Kind("timed, whose rows may say them or not", Wish, "PACKED"),
 ]
 
 
@@ -222,6 +239,8 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "claim what a worker may have died of", lambda row: dialect.claim(connection, table, wanted(1))
     yield "claim one of these", lambda row: dialect.claim(connection, table, wanted(keys=[row.pk]))
     yield "what a claim would take", lambda row: dialect.candidates(connection, table, wanted())
+    if bound.queue_field is not None:
+        yield from level_by_level(connection, table, dialect, wanted, state)
     yield "enter a state", lambda row: write(ENTER, row, **moving)
     if kind.update:
         yield "enter a state with update=", lambda row: write(ENTER, row, kind.update.items(), **moving)
@@ -244,6 +263,21 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "run_at()", lambda row: row.states.run_at()
     yield "release()", lambda row: row.states.release()
     yield "resume()", lambda row: row.states.resume()
+
+
+def level_by_level(
+    connection: Any, table: Any, dialect: Any, wanted: Callable[..., Wanted], state: str
+) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield what a worker asks where rows say how urgent they are, and in which queue: of all queues, and of some."""
+    urgent, named = [[Level(state, None, 1)], [Level(state, None, 0)]], [Level(state, "a"), Level(state, "b")]
+    both = [[each._replace(priority=0) for each in named]]
+    yield "claim by priority", lambda row: dialect.claim(connection, table, wanted(ranks=urgent))
+    yield "claim by queue", lambda row: dialect.claim(connection, table, wanted(ranks=both, members=named))
+    yield "claim suspects of queues", lambda row: dialect.claim(connection, table, wanted(1, members=named))
+    yield "priorities in use", lambda row: dialect.survey(connection, table, [Level(state)])
+    yield "priorities in use in queues", lambda row: dialect.survey(connection, table, named)
+    yield "recover by priority", lambda row: dialect.recover(connection, table, [state], Left(levels=urgent[0]))
+    yield "recover by queue", lambda row: dialect.recover(connection, table, [state], Left(levels=both[0]))
 
 
 def single(bound: Any, row: Any, to_status: str, token: int) -> None:

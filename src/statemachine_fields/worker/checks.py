@@ -19,12 +19,24 @@ from statemachine_fields.schedule.policy import RETRY_AFTER
 def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     """Check one machine, if it is timed, on the model that has its columns."""
     if not bound.is_timed:
+        yield from row_fields_in_vain(bound)
         return
     yield from handlers_that_could_do_nothing(bound)
     yield from states_that_nothing_moves(bound)
     yield from retry_after_not_given(bound)
     yield from options_without_a_handler(bound)
     yield from no_worker_for_the_database(bound)
+
+
+def row_fields_in_vain(bound: Binding[Any]) -> Iterator[checks.Error]:
+    fields = bound.machine.row_fields
+    if given := [name for name in ("queue_field", "priority_field") if getattr(fields, name) is not None]:
+        yield checks.Error(
+            f"{bound.accessor!r} has {' and '.join(given)}, but no state with a handler or a clock, so no worker serves its rows.",
+            hint=f"Give a state a handler, a time-out or a deletion, or remove {' and '.join(given)}.",
+            obj=bound.model,
+            id="statemachine_fields.E111",
+        )
 
 
 def handlers_that_could_do_nothing(bound: Binding[Any]) -> Iterator[checks.Error]:

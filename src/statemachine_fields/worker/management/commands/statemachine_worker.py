@@ -81,7 +81,8 @@ class Command(BaseCommand):
         machines = select_machines(labels, exclude)
         queues: dict[str, int | None] = dict(options["queue"])
         lanes = lanes_of(machines, queues or None, options["database"])
-        if unknown := set(queues) - {lane.queue for lane in lanes}:
+        names_itself = any(bound.is_timed and bound.queue_field is not None for bound in machines)  # any name may come
+        if not names_itself and (unknown := set(queues) - {lane.queue for lane in lanes}):
             there = sorted({lane.queue for lane in lanes_of(machines)})
             raise CommandError(f"No state has the queue {', '.join(sorted(unknown))}. There are: {', '.join(there)}.")
         if not lanes:
