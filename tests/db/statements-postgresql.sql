@@ -2346,3 +2346,1304 @@ WITH moved AS (
 -- resume()
 -- Django: UPDATE lab_relay
 -- Django: SELECT lab_relay
+
+-- ====================================================================================================
+-- timed, whose rows say their queue and priority: lab.Dispatch
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_dispatch"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_dispatch"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_dispatch"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_dispatch
+COMMIT;
+-- Django: SELECT lab_dispatch
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_dispatch"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_dispatch"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- claim what is due
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim all but what is set aside
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" <> ALL(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim what a worker may have died of
+WITH due AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN "status" = ANY(%s) ELSE false END
+        ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim one of these
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" = ANY(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- what a claim would take
+SELECT found.key
+    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    CROSS JOIN LATERAL (
+        SELECT "id" AS key, "status_next_at" AS next_at
+        FROM "lab_dispatch"
+        WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+            "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+        ORDER BY "status_next_at" LIMIT %s) AS found
+    ORDER BY wanted.priority DESC, found.next_at LIMIT %s;
+
+-- claim by priority
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM (
+            SELECT
+            WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM
+                "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS
+                first) ) AS any_due
+        CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+        CROSS JOIN LATERAL (
+            SELECT near.key
+            FROM unnest((%s::text[])[urgency.first:urgency.last], (%s::bigint[])[urgency.first:urgency.last]) AS wanted
+                (state, priority)
+            CROSS JOIN LATERAL (
+                SELECT "id" AS key, "status_next_at" AS next_at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "status_next_at" <=
+                    statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE
+                    false END
+                ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near) AS found LIMIT %s)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim by queue
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM (
+            SELECT
+            WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM
+                "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS
+                first) ) AS any_due
+        CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+        CROSS JOIN LATERAL (
+            SELECT near.key
+            FROM unnest((%s::text[])[urgency.first:urgency.last], (%s::text[])[urgency.first:urgency.last],
+                (%s::bigint[])[urgency.first:urgency.last]) AS wanted (state, queue, priority)
+            CROSS JOIN LATERAL (
+                SELECT "id" AS key, "status_next_at" AS next_at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "queue" = wanted.queue AND "priority" = wanted.priority AND
+                    "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN
+                    "status_crashes" = 0 ELSE false END
+                ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near
+            ORDER BY near.next_at LIMIT %s) AS found LIMIT %s)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim suspects of queues
+WITH due AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN ("status", "queue") IN (SELECT * FROM unnest(%s::text[], %s::text[])) ELSE false END
+        ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "steps", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch
+        FROM "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- priorities in use
+WITH RECURSIVE level AS (
+        SELECT wanted.state, first.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT "priority" AS found_priority, "status_next_at" AS found_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "status_next_at" IS NOT NULL
+            ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS first (priority, at)
+        UNION ALL
+        SELECT wanted.state, next.*
+        FROM level AS wanted
+        CROSS JOIN LATERAL (
+            SELECT "priority" AS found_priority, "status_next_at" AS found_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "status_next_at" IS NOT NULL AND "priority" < wanted.priority
+            ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS next)
+    SELECT state, NULL, priority, at <= statement_timestamp(), (extract(epoch FROM at) - extract(epoch FROM
+        statement_timestamp()))::float8
+    FROM level AS wanted;
+
+-- priorities in use in queues
+WITH RECURSIVE level AS (
+        SELECT wanted.state, wanted.queue, first.*
+        FROM unnest(%s::text[], %s::text[]) AS wanted (state, queue)
+        CROSS JOIN LATERAL (
+            SELECT "priority" AS found_priority, "status_next_at" AS found_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "status_next_at" IS NOT NULL
+            ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS first (priority, at)
+        UNION ALL
+        SELECT wanted.state, wanted.queue, next.*
+        FROM level AS wanted
+        CROSS JOIN LATERAL (
+            SELECT "priority" AS found_priority, "status_next_at" AS found_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "status_next_at" IS NOT NULL AND "priority" <
+                wanted.priority
+            ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS next)
+    SELECT state, queue, priority, at <= statement_timestamp(), (extract(epoch FROM CASE WHEN at > statement_timestamp()
+        THEN at ELSE ( SELECT "status_next_at" FROM "lab_dispatch" WHERE "status" = wanted.state AND "queue" =
+        wanted.queue AND "priority" = wanted.priority AND "status_next_at" > statement_timestamp() ORDER BY
+        "status_next_at" LIMIT 1) END) - extract(epoch FROM statement_timestamp()))::float8
+    FROM level AS wanted;
+
+-- recover by priority
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[], %s::bigint[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.priority,
+                    "status_next_at" AS at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "status_next_at" <=
+                    statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_dispatch"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state, priority HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE
+        NOT is_taken));
+
+-- recover by queue
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS wanted (state, queue, priority)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.queue,
+                    wanted.priority, "status_next_at" AS at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "queue" = wanted.queue AND "priority" = wanted.priority AND
+                    "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_dispatch"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state, queue, priority HAVING count(*) = %s AND max(at) = min(at) FILTER
+        (WHERE NOT is_taken));
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_dispatch" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = ''
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- enter a state and go on there
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[],
+            %s::text[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token, was_status, status, next_at,
+            record, metadata, lease_owner, lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_dispatch" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_next_at_pinned" = FALSE, "status_lease_token" = t."status_lease_token" + 1, "status_lease_owner" =
+            given.lease_owner, "status_lease_expires_at" = clock_timestamp() + make_interval(secs =>
+            given.lease_expires_at), "status_claimed_at" = clock_timestamp(), "status_attempts" = t."status_attempts" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata, 0::float8 AS read_0, t."id" AS read_1,
+            t."queue" AS read_2, t."priority" AS read_3, t."steps" AS read_4, t."status" AS read_5, t."status_sequence"
+            AS read_6, CASE WHEN isfinite(t."status_changed_at") THEN (extract(epoch FROM t."status_changed_at") *
+            1000000)::bigint END AS read_7, CASE WHEN isfinite(t."status_next_at") THEN (extract(epoch FROM
+            t."status_next_at") * 1000000)::bigint END AS read_8, t."status_next_at_pinned" AS read_9,
+            t."status_lease_owner" AS read_10, CASE WHEN isfinite(t."status_lease_expires_at") THEN (extract(epoch FROM
+            t."status_lease_expires_at") * 1000000)::bigint END AS read_11, t."status_lease_token" AS read_12, CASE WHEN
+            isfinite(t."status_claimed_at") THEN (extract(epoch FROM t."status_claimed_at") * 1000000)::bigint END AS
+            read_13, t."status_attempts" AS read_14, t."status_failures" AS read_15, t."status_crashes" AS read_16,
+            t."status_error" AS read_17),
+    recorded AS (
+        INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place, read_0, read_1, read_2, read_3, read_4, read_5, read_6, read_7, read_8, read_9, read_10, read_11,
+        read_12, read_13, read_14, read_15, read_16, read_17
+    FROM moved;
+
+-- find a row that went on unheard
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::float8[]) WITH ORDINALITY AS given (key,
+            was_lease_token, was_lease_owner, lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token AND t."status_lease_owner" = given.was_lease_owner
+    RETURNING given.place, (extract(epoch FROM statement_timestamp()) - extract(epoch FROM
+        t."status_changed_at"))::float8, t."id", t."queue", t."priority", t."steps", t."status", t."status_sequence",
+        CASE WHEN isfinite(t."status_changed_at") THEN (extract(epoch FROM t."status_changed_at") * 1000000)::bigint
+        END, CASE WHEN isfinite(t."status_next_at") THEN (extract(epoch FROM t."status_next_at") * 1000000)::bigint END,
+        t."status_next_at_pinned", t."status_lease_owner", CASE WHEN isfinite(t."status_lease_expires_at") THEN
+        (extract(epoch FROM t."status_lease_expires_at") * 1000000)::bigint END, t."status_lease_token", CASE WHEN
+        isfinite(t."status_claimed_at") THEN (extract(epoch FROM t."status_claimed_at") * 1000000)::bigint END,
+        t."status_attempts", t."status_failures", t."status_crashes", t."status_error";
+
+-- stay
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
+        LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
+        given.horizon)), "status_next_at_pinned" = FALSE
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token AND t."status" = given.was_status
+    RETURNING given.place;
+
+-- release
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- release before it was tried
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_attempts" = t."status_attempts" - 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- beat
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_dispatch" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- held
+SELECT given.place
+    FROM "lab_dispatch" AS t, unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)
+    WHERE t."id" = ANY(%s::bigint[]) AND given.key = t."id" AND t."status_lease_token" = given.was_lease_token;
+
+-- lock a held row
+SELECT 1
+    FROM "lab_dispatch"
+    WHERE "id" = %s AND "status_lease_token" = %s FOR NO KEY UPDATE SKIP LOCKED;
+
+-- recover what has run out
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_dispatch"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- recover what a dead worker held
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s)
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_dispatch"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- give back what was claimed unheard
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
+                FROM "lab_dispatch"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_dispatch"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[]))
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_dispatch"
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_attempts" = "status_attempts" - 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- a single move under a lease
+WITH moved AS (
+        UPDATE "lab_dispatch"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- run_at()
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+
+-- release()
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+
+-- resume()
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+
+-- ====================================================================================================
+-- timed, whose rows may say them or not: lab.Wish
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_wish"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_wish"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_wish"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_wish
+COMMIT;
+-- Django: SELECT lab_wish
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_wish"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_wish"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- claim what is due
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim all but what is set aside
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" <> ALL(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim what a worker may have died of
+WITH due AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN "status" = ANY(%s) ELSE false END
+        ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP
+            LOCKED)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim one of these
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" = ANY(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- what a claim would take
+SELECT found.key
+    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    CROSS JOIN LATERAL (
+        SELECT "id" AS key, "status_next_at" AS next_at
+        FROM "lab_wish"
+        WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+            "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+        ORDER BY "status_next_at" LIMIT %s) AS found
+    ORDER BY wanted.priority DESC, found.next_at LIMIT %s;
+
+-- claim by priority
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM (
+            SELECT
+            WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM "lab_wish"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS first) ) AS
+                any_due
+        CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+        CROSS JOIN LATERAL (
+            SELECT near.key
+            FROM unnest((%s::text[])[urgency.first:urgency.last], (%s::bigint[])[urgency.first:urgency.last]) AS wanted
+                (state, priority)
+            CROSS JOIN LATERAL (
+                SELECT "id" AS key, "status_next_at" AS next_at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND "status_next_at" <=
+                    statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE
+                    false END
+                ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near) AS found LIMIT %s)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim by queue
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM (
+            SELECT
+            WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM "lab_wish"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS first) ) AS
+                any_due
+        CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+        CROSS JOIN LATERAL (
+            SELECT near.key
+            FROM unnest((%s::text[])[urgency.first:urgency.last], (%s::text[])[urgency.first:urgency.last],
+                (%s::bigint[])[urgency.first:urgency.last]) AS wanted (state, queue, priority)
+            CROSS JOIN LATERAL (
+                SELECT "id" AS key, "status_next_at" AS next_at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("priority", 0) =
+                    wanted.priority AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                    "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+                ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near
+            ORDER BY near.next_at LIMIT %s) AS found LIMIT %s)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- claim suspects of queues
+WITH due AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN ("status", COALESCE("queue", '')) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ELSE false
+            END
+        ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP
+            LOCKED)
+    UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
+        "priority", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
+        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
+        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
+        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
+        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
+        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+
+-- priorities in use
+WITH RECURSIVE level AS (
+        SELECT wanted.state, first.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND "status_next_at" IS NOT NULL
+            ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS first (priority, at)
+        UNION ALL
+        SELECT wanted.state, next.*
+        FROM level AS wanted
+        CROSS JOIN LATERAL (
+            SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND "status_next_at" IS NOT NULL AND COALESCE("priority", 0) < wanted.priority
+            ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS next)
+    SELECT state, NULL, priority, at <= statement_timestamp(), (extract(epoch FROM at) - extract(epoch FROM
+        statement_timestamp()))::float8
+    FROM level AS wanted;
+
+-- priorities in use in queues
+WITH RECURSIVE level AS (
+        SELECT wanted.state, wanted.queue, first.*
+        FROM unnest(%s::text[], %s::text[]) AS wanted (state, queue)
+        CROSS JOIN LATERAL (
+            SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND "status_next_at" IS NOT NULL
+            ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS first (priority, at)
+        UNION ALL
+        SELECT wanted.state, wanted.queue, next.*
+        FROM level AS wanted
+        CROSS JOIN LATERAL (
+            SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND "status_next_at" IS NOT NULL AND
+                COALESCE("priority", 0) < wanted.priority
+            ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS next)
+    SELECT state, queue, priority, at <= statement_timestamp(), (extract(epoch FROM CASE WHEN at > statement_timestamp()
+        THEN at ELSE ( SELECT "status_next_at" FROM "lab_wish" WHERE "status" = wanted.state AND COALESCE("queue", '') =
+        wanted.queue AND COALESCE("priority", 0) = wanted.priority AND "status_next_at" > statement_timestamp() ORDER BY
+        "status_next_at" LIMIT 1) END) - extract(epoch FROM statement_timestamp()))::float8
+    FROM level AS wanted;
+
+-- recover by priority
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[], %s::bigint[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.priority,
+                    "status_next_at" AS at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND "status_next_at" <=
+                    statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_wish"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state, priority HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE
+        NOT is_taken));
+
+-- recover by queue
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS wanted (state, queue, priority)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.queue,
+                    wanted.priority, "status_next_at" AS at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("priority", 0) =
+                    wanted.priority AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_wish"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state, queue, priority HAVING count(*) = %s AND max(at) = min(at) FILTER
+        (WHERE NOT is_taken));
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_wish" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = ''
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- stay
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_wish" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
+        LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
+        given.horizon)), "status_next_at_pinned" = FALSE
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token AND t."status" = given.was_status
+    RETURNING given.place;
+
+-- release
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_wish" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- release before it was tried
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_wish" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_attempts" = t."status_attempts" - 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- beat
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_wish" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- held
+SELECT given.place
+    FROM "lab_wish" AS t, unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)
+    WHERE t."id" = ANY(%s::bigint[]) AND given.key = t."id" AND t."status_lease_token" = given.was_lease_token;
+
+-- lock a held row
+SELECT 1
+    FROM "lab_wish"
+    WHERE "id" = %s AND "status_lease_token" = %s FOR NO KEY UPDATE SKIP LOCKED;
+
+-- recover what has run out
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_wish"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- recover what a dead worker held
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s)
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_wish"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- give back what was claimed unheard
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
+                FROM "lab_wish"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_wish"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[]))
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_wish"
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_attempts" = "status_attempts" - 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- a single move under a lease
+WITH moved AS (
+        UPDATE "lab_wish"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => %s), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- run_at()
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
+
+-- release()
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
+
+-- resume()
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish

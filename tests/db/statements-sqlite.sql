@@ -1981,3 +1981,848 @@ COMMIT;
 -- resume()
 -- Django: UPDATE lab_relay
 -- Django: SELECT lab_relay
+
+-- ====================================================================================================
+-- timed, whose rows say their queue and priority: lab.Dispatch
+-- ====================================================================================================
+
+-- a move
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s;
+INSERT INTO "lab_dispatchstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
+    "transitioned_at")
+    SELECT %s, %s, %s, %s, "id", "status_sequence", "status_changed_at"
+    FROM "lab_dispatch"
+    WHERE "id" = %s
+    RETURNING "sequence", "transitioned_at";
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_dispatch"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move in a transaction
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- expected= a state
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- expected= a number
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- save=False and save()
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
+        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE,
+        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s;
+-- again: a move (3)
+-- again: a move (4)
+-- Django: UPDATE lab_dispatch
+COMMIT;
+-- Django: SELECT lab_dispatch
+
+-- force_transition_to()
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_dispatch"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN IMMEDIATE;
+-- again: a move (2)
+UPDATE "lab_dispatch"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_dispatch"
+    WHERE "id" = %s;
+COMMIT;
+
+-- bulk_transition()
+BEGIN IMMEDIATE;
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+-- Django: INSERT lab_dispatchstatetransition
+COMMIT;
+
+-- claim what is due
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_dispatch"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0
+    ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_claimed_at" = statemachine_fields_now(julianday('now')),
+        "status_attempts" = "status_attempts" + 1
+    WHERE "id" = %s;
+SELECT "status_changed_at", "id", "queue", "priority", "steps", "status", "status_sequence", "status_changed_at",
+    "status_next_at", "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at", "status_lease_token",
+    "status_claimed_at", "status_attempts", "status_failures", "status_crashes", "status_error"
+    FROM "lab_dispatch"
+    WHERE "id" = %s;
+COMMIT;
+
+-- claim all but what is set aside
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_dispatch"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" NOT IN (%s)
+    ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim what a worker may have died of
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_dispatch"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1
+    ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim one of these
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_dispatch"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" IN (%s)
+    ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s;
+-- again: claim what is due (5)
+-- again: claim what is due (6)
+COMMIT;
+
+-- what a claim would take
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+COMMIT;
+
+-- claim by priority
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+-- again: claim what is due (5)
+-- again: claim what is due (6)
+COMMIT;
+
+-- claim by queue
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_dispatch"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        (("status" = %s AND "queue" = %s) OR ("status" = %s AND "queue" = %s))
+    ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim suspects of queues
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_dispatch"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1 AND
+        (("status" = %s AND "queue" = %s) OR ("status" = %s AND "queue" = %s))
+    ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- priorities in use
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "status_next_at"
+    FROM "lab_dispatch"
+    WHERE "status" = %s AND "status_next_at" <= %s
+    ORDER BY "status_next_at" LIMIT 1;
+SELECT "status_next_at"
+    FROM "lab_dispatch"
+    WHERE "status" = %s AND "status_next_at" > %s
+    ORDER BY "status_next_at" LIMIT 1;
+
+-- priorities in use in queues
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "status_next_at"
+    FROM "lab_dispatch"
+    WHERE "status" = %s AND "status_next_at" <= %s AND (("status" = %s AND "queue" = %s))
+    ORDER BY "status_next_at" LIMIT 1;
+SELECT "status_next_at"
+    FROM "lab_dispatch"
+    WHERE "status" = %s AND "status_next_at" > %s AND (("status" = %s AND "queue" = %s))
+    ORDER BY "status_next_at" LIMIT 1;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: priorities in use in queues (2)
+-- again: priorities in use in queues (3)
+
+-- recover by priority
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_dispatch"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        ();
+COMMIT;
+
+-- recover by queue
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_dispatch"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        () AND (("status" = %s AND "queue" = %s) OR ("status" = %s AND "queue" = %s));
+COMMIT;
+
+-- enter a state
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- enter a state and go on there
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s,
+        "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s), "status_claimed_at" =
+        statemachine_fields_now(julianday('now')), "status_attempts" = "status_attempts" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+-- again: a move (3)
+-- again: a move (4)
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (6)
+COMMIT;
+
+-- find a row that went on unheard
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s)
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status_lease_owner" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (6)
+COMMIT;
+
+-- stay
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT "status_changed_at"
+    FROM "lab_dispatch"
+    WHERE "id" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_dispatch"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+COMMIT;
+
+-- release
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- beat
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s)
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- held
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_dispatch"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- lock a held row
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_dispatch"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- recover what has run out
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: recover by priority (4)
+COMMIT;
+
+-- recover what a dead worker held
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN ();
+COMMIT;
+
+-- give back what was claimed unheard
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_dispatch"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN (%s);
+COMMIT;
+
+-- a single move under a lease
+BEGIN IMMEDIATE;
+UPDATE "lab_dispatch"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s;
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- run_at()
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+
+-- release()
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+
+-- resume()
+-- Django: UPDATE lab_dispatch
+-- Django: SELECT lab_dispatch
+
+-- ====================================================================================================
+-- timed, whose rows may say them or not: lab.Wish
+-- ====================================================================================================
+
+-- a move
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s;
+INSERT INTO "lab_wishstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
+    "transitioned_at")
+    SELECT %s, %s, %s, %s, "id", "status_sequence", "status_changed_at"
+    FROM "lab_wish"
+    WHERE "id" = %s
+    RETURNING "sequence", "transitioned_at";
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move in a transaction
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- expected= a state
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- expected= a number
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- save=False and save()
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
+        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE,
+        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+-- Django: UPDATE lab_wish
+COMMIT;
+-- Django: SELECT lab_wish
+
+-- force_transition_to()
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN IMMEDIATE;
+-- again: a move (2)
+UPDATE "lab_wish"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- bulk_transition()
+BEGIN IMMEDIATE;
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
+-- Django: INSERT lab_wishstatetransition
+COMMIT;
+
+-- claim what is due
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_wish"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0
+    ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_claimed_at" = statemachine_fields_now(julianday('now')),
+        "status_attempts" = "status_attempts" + 1
+    WHERE "id" = %s;
+SELECT "status_changed_at", "id", "queue", "priority", "status", "status_sequence", "status_changed_at",
+    "status_next_at", "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at", "status_lease_token",
+    "status_claimed_at", "status_attempts", "status_failures", "status_crashes", "status_error"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- claim all but what is set aside
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_wish"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" NOT IN (%s)
+    ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim what a worker may have died of
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_wish"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1
+    ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim one of these
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_wish"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" IN (%s)
+    ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s;
+-- again: claim what is due (5)
+-- again: claim what is due (6)
+COMMIT;
+
+-- what a claim would take
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+COMMIT;
+
+-- claim by priority
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+-- again: claim what is due (5)
+-- again: claim what is due (6)
+COMMIT;
+
+-- claim by queue
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_wish"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        (("status" = %s AND COALESCE("queue", '') = %s) OR ("status" = %s AND COALESCE("queue", '') = %s))
+    ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim suspects of queues
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_wish"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1 AND
+        (("status" = %s AND COALESCE("queue", '') = %s) OR ("status" = %s AND COALESCE("queue", '') = %s))
+    ORDER BY "status_crashes", COALESCE("priority", 0) DESC, "status_next_at" LIMIT %s;
+COMMIT;
+
+-- priorities in use
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "status_next_at"
+    FROM "lab_wish"
+    WHERE "status" = %s AND "status_next_at" <= %s
+    ORDER BY "status_next_at" LIMIT 1;
+SELECT "status_next_at"
+    FROM "lab_wish"
+    WHERE "status" = %s AND "status_next_at" > %s
+    ORDER BY "status_next_at" LIMIT 1;
+
+-- priorities in use in queues
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "status_next_at"
+    FROM "lab_wish"
+    WHERE "status" = %s AND "status_next_at" <= %s AND (("status" = %s AND COALESCE("queue", '') = %s))
+    ORDER BY "status_next_at" LIMIT 1;
+SELECT "status_next_at"
+    FROM "lab_wish"
+    WHERE "status" = %s AND "status_next_at" > %s AND (("status" = %s AND COALESCE("queue", '') = %s))
+    ORDER BY "status_next_at" LIMIT 1;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: priorities in use in queues (2)
+-- again: priorities in use in queues (3)
+
+-- recover by priority
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_wish"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        ();
+COMMIT;
+
+-- recover by queue
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_wish"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        () AND (("status" = %s AND COALESCE("queue", '') = %s) OR ("status" = %s AND COALESCE("queue", '') = %s));
+COMMIT;
+
+-- enter a state
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_wish"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- stay
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT "status_changed_at"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_wish"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+COMMIT;
+
+-- release
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_wish"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_wish"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- beat
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_wish"
+    SET "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s)
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- held
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_wish"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- lock a held row
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_wish"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- recover what has run out
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: recover by priority (4)
+COMMIT;
+
+-- recover what a dead worker held
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_wish"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN ();
+COMMIT;
+
+-- give back what was claimed unheard
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_wish"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN (%s);
+COMMIT;
+
+-- a single move under a lease
+BEGIN IMMEDIATE;
+UPDATE "lab_wish"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_wish"
+    WHERE "id" = %s;
+COMMIT;
+
+-- run_at()
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
+
+-- release()
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
+
+-- resume()
+-- Django: UPDATE lab_wish
+-- Django: SELECT lab_wish
