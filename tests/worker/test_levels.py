@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from lab.models import Bundle, Dispatch, QuickDispatch, Sorted, Tour, Urgent, Wish
 from statemachine_fields.db.claims import Left
+from statemachine_fields.schedule.wakeups import gates_before
 from statemachine_fields.testing import drain
 from statemachine_fields.worker import levels as learning
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lease import lanes_of
 from tests.worker.rows import Clock, columns_of, in_seconds, let_lease_run_out, not_mariadb, only_postgresql, set_clock
+from tests.worker.test_run_ahead import Process
+from tests.worker.test_statemachine_worker import run as run_command
 
 pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
 
@@ -171,9 +176,7 @@ class TestShapes:
         done = Dispatch.states.transition_model.objects.order_by("transitioned_at", "id")
         assert [record.instance_id for record in done] == [b, c, a]
 
-    def test_drain_to_an_instant_too(self, django_capture_on_commit_callbacks):
-        import datetime
-
+    def test_drain_to_an_instant_too(self):
         made = [Urgent.objects.create(priority=priority).pk for priority in (0, 2, 1)]
         at = in_seconds(5)
         for key in made:
@@ -271,3 +274,78 @@ class TestLearning:
         Urgent.objects.get(pk=keys[0]).states.transition_to("DONE")
         served.levels.learn(connection)
         assert [[level.priority for level in rank] for rank in served.levels.ranks] == [[2]]
+
+
+class TestGates:
+    @pytest.mark.parametrize(
+        ("queue", "queues", "meet"),
+        [
+            ("a", None, True),
+            ("a", ("a", "b"), True),
+            ("a", ("b",), False),
+            ("", ("general",), True),  # that of the state
+            ("", ("a",), False),
+            (None, ("a",), True),  # of who does not know it
+            (None, None, True),
+        ],
+    )
+    def test_a_row_wakes_those_who_may_serve_it_and_no_others(self, queue, queues, meet):
+        before = gates_before(Dispatch.states._meta, "NEW", queue)
+        assert bool(before & lane(Dispatch, *queues or ()).gates) == meet
+
+    def test_a_plain_machine_has_one_for_each_queue(self):
+        assert gates_before(Urgent.states._meta, "NEW", None) == lane(Urgent).gates
+        assert len(lane(Urgent).gates) == 1
+
+
+class TestProcess:
+    def test_a_row_goes_on_in_the_lane_of_its_queue(self):
+        process = Process(Dispatch, {"a": 1, "packing": 1, "general": 1})
+        Dispatch.objects.create(queue="a", steps=["PACKED"])
+        Dispatch.objects.create(steps=["PACKED"])
+        process.claim()
+        process.step()
+        assert sorted((lease.lane.queue, lease.status) for lease in process.inflight.held) == [
+            ("a", "PACKED"),
+            ("packing", "PACKED"),
+        ]
+
+    def test_a_row_whose_next_queue_is_not_served_is_free_again(self):
+        process = Process(Dispatch, {"general": 1})
+        row = Dispatch.objects.create(steps=["PACKED"])
+        process.claim()
+        process.step()
+        assert not process.inflight.held
+        assert columns_of(row).status == "PACKED"
+        process.claim()
+        assert not process.inflight.held
+
+    def test_a_worker_of_some_queues_does_their_rows_and_knows_no_names_beforehand(self):
+        ours, theirs = Dispatch.objects.create(queue="a"), Dispatch.objects.create(queue="b")
+        run_command("lab.Dispatch", "--queue", "a=2", "--queue", "never-used", "--once")
+        assert columns_of(ours).status == "DONE"
+        assert columns_of(theirs).status == "NEW"
+
+    def test_rows_are_run_in_the_order_of_their_claim(self):
+        keys = rows(Dispatch, *[{"queue": "ab"[n % 2], "priority": n % 3} for n in range(12)])
+        process = Process(Dispatch, threads=4)
+        process.claim()
+        assert [lease.key for lease in process.take()] == [keys[2], keys[5], keys[8], keys[11]]
+
+    def test_a_worker_of_all_queues_serves_those_that_come_up(self):
+        for n in range(12):
+            Dispatch.objects.create(queue=f"q{n}", priority=n, steps=["PACKED"])
+        run_command("lab.Dispatch", "--once")
+        assert set(Dispatch.objects.values_list("status", flat=True)) == {"DONE"}
+
+    @only_postgresql
+    def test_what_a_killed_worker_held_is_taken_back_by_its_order(self):
+        old = rows(Dispatch, *[{"queue": "a"} for _ in range(30)])
+        urgent = Dispatch.objects.create(queue="a", priority=7)
+        Claimer("gone:1", 60).claim(lane(Dispatch), 1)
+        let_lease_run_out(urgent)
+        process = Process(Dispatch, {"a": 1}, threads=1)
+        process.claiming.prefetches[process.lanes[0]].suspects_left = True
+        process.claim()
+        assert urgent.pk in [lease.key for lease in process.take()]
+        assert columns_of(Dispatch(pk=old[-1])).lease_owner == ""
