@@ -25,9 +25,10 @@ from statemachine_fields.machine.context import transition_context
 from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
-from statemachine_fields.schedule.handlers import handler
+from statemachine_fields.schedule.handlers import handler, on_error
 
 if TYPE_CHECKING:
+    from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.bulk import BulkResult, Refusal
     from statemachine_fields.machine.history_import import ImportResult
@@ -50,6 +51,7 @@ __all__ = [
     "RowLeased",
     "RowMissing",
     "State",
+    "StateAttempt",
     "StateMachine",
     "StateMachineAccessor",
     "StateMachineError",
@@ -60,6 +62,7 @@ __all__ = [
     "UnrecordedStatusChange",
     "WaitTimeout",
     "handler",
+    "on_error",
     "transition_context",
 ]
 
@@ -67,6 +70,7 @@ __all__ = [
 #: What is loaded when it is asked for: a model class, which can be defined only once the app registry is ready, and
 #: what few machines declare or are asked.
 _LATER = {
+    "StateAttempt": "attempts",
     "StateTransition": "audit",
     "BulkResult": "bulk",
     "Refusal": "bulk",

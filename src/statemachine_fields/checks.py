@@ -193,6 +193,16 @@ def audit_name_taken(bound: Binding[Any]) -> Iterator[checks.Error]:
             obj=bound.model,
             id="statemachine_fields.E003",
         )
+    if not (bound.machine.record_attempts and bound.is_timed):
+        return
+    name = bound.names.attempt_model(bound.model.__name__)
+    if meta.apps.all_models[meta.app_label].get(name.lower()) is not bound.tries_model:
+        yield checks.Error(
+            f"The model of the tries of {bound.accessor!r} is called {name}, and so is another model of the app.",
+            hint="Rename the other model, or give the machine another `field=`, which its models are named after.",
+            obj=bound.model,
+            id="statemachine_fields.E003",
+        )
 
 
 def unreachable_states(bound: Binding[Any]) -> Iterator[checks.Warning]:

@@ -135,7 +135,15 @@ class RenameState(Operation):
         )
         self._refuse_named(model, old)
         renamer = Renamer(
-            model, audit, Names(self.field), old, new, using=using, batch_size=self.batch_size, wait=self.wait
+            model,
+            audit,
+            Names(self.field),
+            old,
+            new,
+            tries=self._find_tries(model),
+            using=using,
+            batch_size=self.batch_size,
+            wait=self.wait,
         )
         mark = Mark(schema_editor, model._meta.db_table, self.field, old, new)
         if renamer.is_used(old):
@@ -150,6 +158,15 @@ class RenameState(Operation):
 
             rename_statistics(f"{model._meta.label}.{self.machine}", old, new, using)
         mark.clear()
+
+    def _find_tries(self, model: type[models.Model]) -> type[models.Model] | None:
+        """Return the model of the machine's tries, if it keeps them."""
+        try:
+            relation: Any = model._meta.get_field(Names(self.field).tries_accessor)
+        except FieldDoesNotExist:
+            return None
+        found: type[models.Model] = relation.related_model
+        return found
 
     def _find_models(self, named: type[models.Model]) -> tuple[type[models.Model], type[models.Model]]:
         """Return the model that has the column, which for a multi-table child is its parent, and its audit model."""

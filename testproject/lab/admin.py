@@ -6,8 +6,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from lab.models import Car, Dossier, Invoice, Kept, Parcel, Protected, Reasoned, Ticket
-from statemachine_fields.admin import StateMachineAdminMixin, StateTransitionAdmin
+from lab.models import Car, Dossier, Effort, Invoice, Kept, Parcel, Protected, Reasoned, Ticket
+from statemachine_fields.admin import StateAttemptAdmin, StateMachineAdminMixin, StateTransitionAdmin
 
 
 class MachineAdmin(StateMachineAdminMixin, admin.ModelAdmin):
@@ -31,8 +31,9 @@ class DossierAdmin(StateMachineAdminMixin, admin.ModelAdmin):
 
 
 # Ticket is not registered, so the pages of its history have nothing to link to.
-admin.site.register([Car, Invoice, Parcel, Reasoned], MachineAdmin)
+admin.site.register([Car, Effort, Invoice, Parcel, Reasoned], MachineAdmin)
 admin.site.register([Kept, Protected])
+admin.site.register(Effort.states.attempt_model, StateAttemptAdmin)
 
 for machine in (
     Car.states,

@@ -1302,6 +1302,18 @@ SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_t
     WHERE "id" = %s;
 COMMIT;
 
+-- enter a state with values for each row
+BEGIN IMMEDIATE;
+UPDATE "lab_lot"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+-- again: enter a state with update= (3)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_lot"
+    WHERE "id" = %s;
+COMMIT;
+
 -- ====================================================================================================
 -- timed, with a text for a key: lab.Coupon
 -- ====================================================================================================
@@ -2826,3 +2838,381 @@ COMMIT;
 -- resume()
 -- Django: UPDATE lab_wish
 -- Django: SELECT lab_wish
+
+-- ====================================================================================================
+-- timed, whose tries are kept: lab.Effort
+-- ====================================================================================================
+
+-- a move
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s;
+INSERT INTO "lab_effortstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
+    "transitioned_at")
+    SELECT %s, %s, %s, %s, "id", "status_sequence", "status_changed_at"
+    FROM "lab_effort"
+    WHERE "id" = %s
+    RETURNING "sequence", "transitioned_at";
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move in a transaction
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- expected= a state
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- expected= a number
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- save=False and save()
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
+        "status_next_at" = statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE,
+        "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+-- Django: UPDATE lab_effort
+COMMIT;
+-- Django: SELECT lab_effort
+
+-- force_transition_to()
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN IMMEDIATE;
+-- again: a move (2)
+UPDATE "lab_effort"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- bulk_transition()
+BEGIN IMMEDIATE;
+-- Django: UPDATE lab_effort
+-- Django: SELECT lab_effort
+-- Django: UPDATE lab_effort
+-- Django: SELECT lab_effort
+-- Django: INSERT lab_effortstatetransition
+COMMIT;
+
+-- claim what is due
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_effort"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_claimed_at" = statemachine_fields_now(julianday('now')),
+        "status_attempts" = "status_attempts" + 1
+    WHERE "id" = %s;
+SELECT "status_changed_at", "id", "note", "status", "status_sequence", "status_changed_at", "payment_status",
+    "payment_sequence", "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+    "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+    "payment_crashes", "payment_error", "status_next_at", "status_next_at_pinned", "status_lease_owner",
+    "status_lease_expires_at", "status_lease_token", "status_claimed_at", "status_attempts", "status_failures",
+    "status_crashes", "status_error"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- claim all but what is set aside
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_effort"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" NOT IN (%s)
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim what a worker may have died of
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_effort"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim one of these
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_effort"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" IN (%s)
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+-- again: claim what is due (5)
+-- again: claim what is due (6)
+COMMIT;
+
+-- what a claim would take
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+COMMIT;
+
+-- enter a state
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_effort"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- enter a state after a try that failed
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+INSERT INTO "lab_effortstateattempt" (instance_id, number, sequence, state, worker, claimed_at, started_at, ended_at,
+    outcome, error, traceback)
+    SELECT "id", "status_attempts", "status_sequence", "status", "status_lease_owner", "status_claimed_at",
+        statemachine_fields_now(julianday('now'), %s), statemachine_fields_now(julianday('now'), %s), %s, %s, %s
+    FROM "lab_effort"
+    WHERE "id" = %s AND "status_lease_token" = %s ON CONFLICT DO NOTHING;
+-- again: enter a state (3)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- stay after a try
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+-- again: enter a state after a try that failed (3)
+SELECT "status_changed_at"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_effort"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+COMMIT;
+
+-- stay
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT "status_changed_at"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: stay after a try (6)
+COMMIT;
+
+-- release
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_effort"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_effort"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- beat
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_effort"
+    SET "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s)
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- held
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_effort"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- lock a held row
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_effort"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- recover what has run out
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+INSERT INTO "lab_effortstateattempt" (instance_id, number, sequence, state, worker, claimed_at, started_at, ended_at,
+    outcome, error, traceback)
+    SELECT "id", "status_attempts", "status_sequence", "status", "status_lease_owner", "status_claimed_at", NULL,
+        statemachine_fields_now(julianday('now')), %s, %s || "status_lease_owner" || %s, %s
+    FROM "lab_effort"
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        () ON CONFLICT DO NOTHING;
+UPDATE "lab_effort"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        ();
+COMMIT;
+
+-- recover what a dead worker held
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+INSERT INTO "lab_effortstateattempt" (instance_id, number, sequence, state, worker, claimed_at, started_at, ended_at,
+    outcome, error, traceback)
+    SELECT "id", "status_attempts", "status_sequence", "status", "status_lease_owner", "status_claimed_at", NULL,
+        statemachine_fields_now(julianday('now')), %s, %s || "status_lease_owner" || %s, %s
+    FROM "lab_effort"
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN () ON
+        CONFLICT DO NOTHING;
+UPDATE "lab_effort"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN ();
+COMMIT;
+
+-- give back what was claimed unheard
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_effort"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN (%s);
+COMMIT;
+
+-- a single move under a lease
+BEGIN IMMEDIATE;
+UPDATE "lab_effort"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_effort"
+    WHERE "id" = %s;
+COMMIT;
+
+-- run_at()
+-- Django: UPDATE lab_effort
+-- Django: SELECT lab_effort
+
+-- release()
+-- Django: UPDATE lab_effort
+-- Django: SELECT lab_effort
+
+-- resume()
+-- Django: UPDATE lab_effort
+-- Django: SELECT lab_effort

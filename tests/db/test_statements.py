@@ -30,6 +30,7 @@ from lab.models import (
     Coupon,
     Dispatch,
     Document,
+    Effort,
     Hooked,
     Kept,
     Lot,
@@ -100,6 +101,7 @@ TIMED = [
     Kind("timed, whose rows run ahead", Relay, "TWO"),
     Kind("timed, whose rows say their queue and priority", Dispatch, "PACKED"),
     Kind("timed, whose rows may say them or not", Wish, "PACKED"),
+    Kind("timed, whose tries are kept", Effort, "DONE"),
 ]
 
 
@@ -210,13 +212,13 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     def wanted(crashes: int = 0, **facts: Any) -> Wanted:
         return Wanted([state], [0], 10, "me", 60.0, crashes, tuple(model._meta.concrete_fields), **facts)
 
-    def write(effect: Any, row: Any, updates: Any = (), compares: Any = ("lease_token", "status"), **given: Any) -> Any:
+    def write(effect: Any, row: Any, updates: Any = (), compares: Any = STATE, values: Any = (), **given: Any) -> Any:
         rows = {"key": [row.pk], "was_lease_token": [token_of(row)], "was_status": [state]}
         rows = {name: values for name, values in rows.items() if name == "key" or name[4:] in compares}
         rows |= {name: [value] for name, value in given.items()}
         records = effect is ENTER
         done = dialect.write_rows(
-            connection, table, effect, rows, compares=compares, records=records, updates=list(updates)
+            connection, table, effect, rows, compares=compares, records=records, updates=list(updates), values=values
         )
         assert done == {row.pk}
 
@@ -247,6 +249,13 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     if bound.machine.run_ahead:
         yield "enter a state and go on there", lambda row: read(ENTER_CLAIMED, row, compares=STATE, **moving, **taking)
         yield "find a row that went on unheard", lambda row: read(BEAT, row, compares=OWNER, lease_expires_at=60.0)
+    if kind.update:
+        given = [(model._meta.get_field(name), [value]) for name, value in kind.update.items()]
+        yield "enter a state with values for each row", lambda row: write(ENTER, row, values=given, **moving)
+    if bound.records_attempts:
+        failed = {"started": 2.0, "ended": 1.0, "outcome": "failed", "traceback": "where"}
+        yield "enter a state after a try that failed", lambda row: write(ENTER, row, **moving, error="no", **failed)
+        yield "stay after a try", lambda row: write(STAY, row, **staying, **failed)
     yield "stay", lambda row: write(STAY, row, **staying)
     yield "release", lambda row: write(RELEASE, row, compares=("lease_token",))
     yield "release before it was tried", lambda row: write(UNCLAIM, row, compares=("lease_token",))

@@ -54,6 +54,9 @@ LIVE_KEY_RACES = "tests/machine/test_live_key_races.py"
 AHEAD = "worker/ahead.py"
 RUN_AHEAD = "tests/worker/test_run_ahead.py"
 RUN_AHEAD_FAULTS = "tests/faults/test_run_ahead.py"
+ATTEMPTS = "tests/worker/test_attempts.py"
+UPDATES = "tests/worker/test_updates.py"
+ON_ERROR = "tests/worker/test_on_error.py"
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,97 @@ MUTATIONS = [
         """        return f"NOT ({sql} IN ({', '.join(quoted(value, connection) for value in self.values)}))", tuple(params)""",
         """        return f"NOT ({sql} IN ({', '.join('%s' for _ in self.values)}))", (*params, *self.values)""",
         (LIVE_KEY_RACES,),
+    ),
+    Mutation(
+        "a try is kept whether or not its end was written",
+        "db/tries.py",
+        "FROM {written} JOIN given USING (place) JOIN locked ON locked.key = given.key",
+        "FROM given JOIN locked ON locked.key = given.key",
+        (f"{ATTEMPTS}::TestNotKept",),
+    ),
+    Mutation(
+        "a try whose number is there already holds up its row",
+        "db/tries.py",
+        "         WHERE given.outcome IS NOT NULL\n        ON CONFLICT DO NOTHING)",
+        "         WHERE given.outcome IS NOT NULL)",
+        (f"{ATTEMPTS}::TestCounterThatWasSetBack",),
+    ),
+    Mutation(
+        "a crash is not kept",
+        CLAIMS,
+        "if table.tries is not None and left.is_crash:",
+        "if False:",
+        (f"{ATTEMPTS}::TestCrash",),
+    ),
+    Mutation(
+        "what was claimed unheard and given back is kept as a crash",
+        CLAIMS,
+        "if table.tries is not None and left.is_crash:",
+        "if table.tries is not None:",
+        (f"{ATTEMPTS}::TestCrash",),
+    ),
+    Mutation(
+        "a claim that ran no handler is kept as a try",
+        "worker/attempts.py",
+        "return outcome.kind if outcome.is_news or outcome.lease.started_at is not None else None",
+        "return outcome.kind",
+        (f"{ATTEMPTS}::TestNotKept",),
+    ),
+    Mutation(
+        "a failure that the policy answers with a move is not kept",
+        "worker/outcomes.py",
+        "return ENTER_EACH if self.update else ENTER_TRIED",
+        "return ENTER",
+        (f"{ATTEMPTS}::TestKept",),
+    ),
+    Mutation(
+        "drain(at=...) leaves out tries that are kept",
+        "worker/draining.py",
+        "not _is_quiet(outcome) or is_kept:",
+        "not _is_quiet(outcome):",
+        (f"{ATTEMPTS}::TestKept",),
+    ),
+    Mutation(
+        "values of a group are cast to the length of their column, and cut in silence",
+        "db/postgresql_text.py",
+        "    return kind if kind in ARRAYS else None",
+        "    return str(field.db_type(connection)) if kind in ARRAYS else None",
+        (f"{UPDATES}::TestOneBadRow",),
+    ),
+    Mutation(
+        "what the database computes is sent as a value",
+        "worker/updates.py",
+        "or is_expression(value) or not _is_plain",
+        "or not _is_plain",
+        (f"{UPDATES}::TestByItself",),
+    ),
+    Mutation(
+        "rows that set different fields are one group",
+        "worker/updates.py",
+        "setdefault(lane, {}).setdefault(fields, UpdateGroup(fields))",
+        "setdefault(lane, {}).setdefault((), UpdateGroup(fields))",
+        (f"{UPDATES}::TestTogether",),
+    ),
+    Mutation(
+        "an update that the database refuses parks the row",
+        "worker/executor.py",
+        "if outcome.update or (isinstance(outcome, Transitioned) and not outcome.is_by_policy):",
+        "if isinstance(outcome, Transitioned) and not outcome.is_by_policy:",
+        (f"{UPDATES}::TestOneBadRow",),
+    ),
+    Mutation(
+        "a model with code of its own is written without it when a row stays",
+        "worker/outcomes.py",
+        "        if is_watched:\n            return STAY_ALONE\n",
+        "",
+        (f"{UPDATES}::TestByItself",),
+    ),
+    Mutation(
+        "what decides on errors is asked of what is none",
+        "worker/executor.py",
+        "return self._excused(lease, error) or self._decide(lease, error)",
+        "return self._decide(lease, error)",
+        (f"{ON_ERROR}::TestNotAsked",),
     ),
     Mutation(
         "rows that are due at the same instant are not all looked at",

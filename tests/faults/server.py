@@ -42,7 +42,7 @@ TEMPLATE = "migrated"
 
 #: The tables that tests of faults use. Each test has a copy of them, and with all of the project's that takes a second.
 USED = (
-    "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call"
+    "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call|effort"
     "|(async|atomic|heard|saved)?stunt|locker|stint"
     "|mark|relay|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
     "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack)(state|$))"

@@ -638,6 +638,9 @@ class TestCodes:
 
     def test_damage_is_an_error(self):
         assert {name for name, code in CODES.items() if code.severity == ERROR} == {
+            "attempt-misplaced",
+            "attempt-number-invalid",
+            "attempt-row-missing",
             "chain-broken",
             "counter-ahead",
             "counter-behind",

@@ -16,15 +16,8 @@ from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.schedule.policy import Policy, Schedule
 from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
 from statemachine_fields.worker.connections import Trouble
-from statemachine_fields.worker.executor import (
-    AWAY_SECONDS,
-    LONGEST_ERROR,
-    MOST_CONFLICTS,
-    MOST_CUTS,
-    HandlerExecutor,
-    described,
-    shortened,
-)
+from statemachine_fields.worker.errors import LONGEST_ERROR, described, shortened
+from statemachine_fields.worker.executor import AWAY_SECONDS, MOST_CONFLICTS, MOST_CUTS, HandlerExecutor
 from statemachine_fields.worker.lease import Lease, now
 from statemachine_fields.worker.outcomes import (
     Conflicted,

@@ -72,7 +72,7 @@ def moving(lease, to_status, delay=None, metadata="{}", status=None):
 
 
 def move(lane, lease, to_status="SOLD", updates=(), **facts):
-    return lane.enter(in_columns([moving(lease, to_status, **facts)]), updates)
+    return lane.enter(in_columns([moving(lease, to_status, **facts)]), {"updates": list(updates)})
 
 
 def lock(lane, lease):

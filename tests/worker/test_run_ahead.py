@@ -206,6 +206,13 @@ class TestGoingOn:
         assert lease.instance._state.db == "default"
         assert not lease.instance._state.adding
 
+    def test_a_move_with_an_update_goes_on_with_what_it_wrote(self, process):
+        create(ONE="update")
+        process.claim()
+        process.step()
+        (lease,) = process.take()
+        assert (lease.status, lease.instance.note, lease.step) == ("TWO", "ONE", 2)
+
     def test_a_handler_sees_a_first_try_of_its_own(self, process):
         (row,) = create()
         process.claim()
@@ -284,9 +291,11 @@ class TestTheOrdinaryWay:
         assert not process.take()
         assert not process.inflight.held
 
-    def test_is_for_moves_with_an_update(self, process):
-        (row,) = create(ONE="update")
+    def test_is_for_moves_with_an_update_that_the_database_computes(self, process):
+        (row,) = create(ONE="compute")
         self.ends_its_lease(process, row)
+        row.refresh_from_db()
+        assert row.note == "TWO"  # which is where it was by then
 
     def test_is_for_moves_of_the_handlers_own(self, process):
         (row,) = create(ONE="itself")

@@ -11,5 +11,13 @@
 from statemachine_fields.admin.changelist import StateFilter
 from statemachine_fields.admin.mixin import StateMachineAdminMixin
 from statemachine_fields.admin.records import StateTransitionAdmin, TransitionPaginator, WhenFilter
+from statemachine_fields.admin.tries import StateAttemptAdmin
 
-__all__ = ["StateFilter", "StateMachineAdminMixin", "StateTransitionAdmin", "TransitionPaginator", "WhenFilter"]
+__all__ = [
+    "StateAttemptAdmin",
+    "StateFilter",
+    "StateMachineAdminMixin",
+    "StateTransitionAdmin",
+    "TransitionPaginator",
+    "WhenFilter",
+]

@@ -9,7 +9,8 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.urls import URLPattern, reverse
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
@@ -28,6 +29,7 @@ from statemachine_fields.admin.display import (
 )
 from statemachine_fields.admin.schedule import ScheduleReading
 from statemachine_fields.admin.transition import button_text
+from statemachine_fields.admin.tries import TryEntry, tries_after, tries_of
 from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.forms import form_class, writes_the_row
@@ -119,6 +121,8 @@ class StoryEntry:
     is_last: bool
     actor: str
     facts: tuple[Fact, ...]
+    #: The tries that followed and moved the row no further, the newest first.
+    tries: tuple[TryEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +165,12 @@ class StoryReader:
             return Story((), total)
         first, last = page[0].sequence, page[-1].sequence
         is_first_page = first >= self.latest
+        tries = tries_after(self.bound, self.instance, self.tones, [record.sequence for record in page])
         return Story(
-            entries=tuple(self._entry(record, later) for record, later in zip(page, [after, *page], strict=False)),
+            entries=tuple(
+                self._entry(record, later, tries.get(record.sequence, ()))
+                for record, later in zip(page, [after, *page], strict=False)
+            ),
             total=total,
             newest="" if is_first_page else "?",
             newer="" if is_first_page else self._query(first + self.length + 1),
@@ -173,7 +181,7 @@ class StoryReader:
     def _query(self, before: int) -> str:
         return f"?{BEFORE}={before}" if before <= self.latest else "?"
 
-    def _entry(self, record: Any, later: Any) -> StoryEntry:
+    def _entry(self, record: Any, later: Any, tries: tuple[TryEntry, ...]) -> StoryEntry:
         facts = record.metadata if isinstance(record.metadata, dict) else {"": record.metadata}
         is_last = record.sequence >= self.latest
         stay = later.transitioned_at - record.transitioned_at if later is not None else since(record.transitioned_at)
@@ -186,6 +194,7 @@ class StoryReader:
             is_last=is_last,
             actor=who(facts["actor"]) if facts.get("actor") else "",
             facts=tuple(Fact.of(name, value) for name, value in facts.items() if name != "actor" or not value),
+            tries=tries,
         )
 
 
@@ -240,7 +249,20 @@ class RowPages(MachineAdmin):
             "story": StoryReader(bound, obj, self.tones(bound), self.story_length).read(),
             "story_url": self.row_url("story", obj, bound.accessor),
             "machine_url": self.page_url("machine", bound.accessor),
+            "tries": tries_of(bound, obj, self.tones(bound), self.story_length),
+            "tries_url": self._tries_url(request, bound, obj),
         }
+
+    def _tries_url(self, request: HttpRequest, bound: Binding[Any], obj: models.Model) -> str:
+        """Return where all tries of a row are listed, for those who may see them there."""
+        model = bound.tries_model
+        if model is None or not self.admin_site.is_registered(model):
+            return ""
+        if not self.admin_site.get_model_admin(model).has_view_permission(request):
+            return ""
+        opts = model._meta
+        page = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist", current_app=self.admin_site.name)
+        return f"{page}?{urlencode({'q': bound.key_of(obj)})}"
 
     def _graph(self, bound: Binding[Any], obj: models.Model, state: str) -> SafeString:
         recent = list(getattr(obj, bound.accessor).history.values_list("from_status", "to_status")[:PATH_LENGTH])

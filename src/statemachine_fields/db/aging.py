@@ -49,6 +49,10 @@ class Aging:
             f"UPDATE {self.name} SET {changes}",
             f"UPDATE {self.audit} SET {transitioned_at} = {self._older(self._stopped(transitioned_at))}",
         ]
+        if table.tries is not None:
+            kept = map(connection.ops.quote_name, ("claimed_at", "started_at", "ended_at"))
+            changes = ", ".join(f"{time} = {self._older(self._stopped(time))}" for time in kept)
+            self._texts.append(f"UPDATE {names['tries']} SET {changes}")
 
     def pass_time(self, stopped_at: datetime.datetime, step: datetime.timedelta) -> None:
         """Make all rows and records older by a step, and what was written after an instant as if written at it."""

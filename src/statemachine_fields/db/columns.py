@@ -58,6 +58,7 @@ class Names:
         endings = [f"_{plain}" for plain in PLAIN_FIELDS if status.endswith(f"_{plain}")]
         self.prefix = status.removesuffix(endings[0]) if endings else status
         self.reverse_accessor = f"{status}_transitions"
+        self.tries_accessor = f"{status}_tries"  # `<prefix>_attempts` counts them
         self._by_feature: dict[str, tuple[str, ...]] = {}
         for feature, columns in FEATURES.items():
             named = {column: status if column == "status" else f"{self.prefix}_{column}" for column in columns}
@@ -83,10 +84,16 @@ class Names:
         return self._by_feature["schedule"]
 
     def audit_model(self, model_name: str) -> str:
+        return self._model(model_name, "StateTransition")
+
+    def attempt_model(self, model_name: str) -> str:
+        return self._model(model_name, "StateAttempt")
+
+    def _model(self, model_name: str, kind: str) -> str:
         if self.status in PLAIN_FIELDS:
-            return f"{model_name}StateTransition"
+            return f"{model_name}{kind}"
         words = "".join(word.capitalize() for word in self.prefix.split("_"))
-        return f"{model_name}{words}StateTransition"
+        return f"{model_name}{words}{kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,8 @@ class Table:
     #: What rows say themselves about who serves them, and how soon.
     queue: RowColumn | None = None
     priority: RowColumn | None = None
+    #: The table of tries, of a machine that keeps them.
+    tries: str | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -126,6 +135,8 @@ class Table:
         """Return all names as SQL writes them, for the texts of statements."""
         quote = connection.ops.quote_name
         names = {"name": self.name, "key": self.key, "audit": self.audit, **self.columns}
+        if self.tries is not None:
+            names["tries"] = self.tries
         return {what: quote(name) for what, name in names.items()}
 
     def quoted_own(self, connection: Any) -> dict[str, str]:

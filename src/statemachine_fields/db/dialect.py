@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, models
 
 if TYPE_CHECKING:
     from statemachine_fields.db.claims import Claimed, Left, Level, NextDue, Recovered, SurveyedLevel, Wanted
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
 
+
+#: Fields, and of each a value for every row.
+FieldValues: TypeAlias = "Sequence[tuple[Any, Sequence[Any]]]"
 
 #: What comes before a gate in the message that a listener holds it no more.
 LEFT = "left "
@@ -111,6 +114,10 @@ class Dialect(Protocol):
         """Return what writes one row."""
         ...
 
+    def carries(self, connection: Any, field: models.Field[Any, Any]) -> bool:
+        """Say whether values of a field, one for each row, can be written by `write_rows()`."""
+        return True
+
     def write_rows(
         self,
         connection: Any,
@@ -121,11 +128,14 @@ class Dialect(Protocol):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        values: FieldValues = (),
     ) -> set[Any]:
         """Write many rows, and return the keys of those that were as they had to be and that nobody has locked.
 
         :param rows: a list for each of: `key`, what is compared as `was_status` and so on, what the effect wants (and
             `horizon`, if that bounds it), and of records `record` and `metadata`.
+        :param updates: other columns, and what they are set to on each row.
+        :param values: other fields that `carries()` is true of, and a value for each row, as the field prepares it.
         """
         ...
 
@@ -140,6 +150,7 @@ class Dialect(Protocol):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        values: FieldValues = (),
     ) -> dict[Any, Claimed]:
         """Write many rows that are leased afterwards, as `write_rows()` does, and return those that were, read as a claim reads
         them, by their keys."""

@@ -26,9 +26,10 @@ from statemachine_fields.db.claims import (
 )
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import Dialect, LockedRow, RowWriteKind, SelectedWritten
+from statemachine_fields.db.dialect import Dialect, FieldValues, LockedRow, RowWriteKind, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM, Becomes, Effect, Terms
+from statemachine_fields.db.tries import keep_crashes, keep_try
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
 
@@ -59,10 +60,12 @@ class Portable(Dialect):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        values: FieldValues = (),
     ) -> set[Any]:
-        kind = RowWriteKind(table, effect, compares, records, tuple(column for column, _value in updates))
+        columns = (*(column for column, _value in updates), *(field.column for field, _values in values))
+        kind = RowWriteKind(table, effect, compares, records, columns)
         with _locked(connection, table) as (cursor, names):
-            return {*self._written(connection, cursor, names, kind, rows, updates)}
+            return {*self._written(connection, cursor, names, kind, rows, updates, values)}
 
     def write_and_read_rows(
         self,
@@ -75,11 +78,13 @@ class Portable(Dialect):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        values: FieldValues = (),
     ) -> dict[Any, Claimed]:
-        kind = RowWriteKind(table, effect, compares, records, tuple(column for column, _value in updates))
+        columns = (*(column for column, _value in updates), *(field.column for field, _values in values))
+        kind = RowWriteKind(table, effect, compares, records, columns)
         with _locked(connection, table) as (cursor, names):
             read = self._reader(connection, cursor, names, table, fields)
-            keys = [*self._written(connection, cursor, names, kind, rows, updates)]
+            keys = [*self._written(connection, cursor, names, kind, rows, updates, values)]
             now = self._now(cursor, connection)
             return {key: read(_key(table, key, connection), now) for key in keys}
 
@@ -91,6 +96,7 @@ class Portable(Dialect):
         kind: RowWriteKind,
         rows: Mapping[str, Sequence[Any]],
         updates: Sequence[tuple[str, Any]],
+        own: FieldValues,
     ) -> Iterator[Any]:
         """Write one row after the other, and yield the keys of those that were as they had to be."""
         if (write := self._writes.get(kind)) is None:
@@ -99,9 +105,11 @@ class Portable(Dialect):
         wants, values = kind.effect.wants(table.columns), tuple(value for _column, value in updates)
         for place, key in enumerate(rows["key"]):
             row = {column: given[place] for column, given in rows.items()}
+            if "outcome" in row:
+                keep_try(connection, table, key, row["was_lease_token"], row)
             if "horizon" in row:
                 row["next_at"] = self._earlier(cursor, table, names, row, connection)
-            given = (*[row[column] for column in wants], *values)
+            given = (*[row[column] for column in wants], *values, *[each[place] for _field, each in own])
             compared = tuple([row[f"was_{column}"] for column in kind.compares])
             record = (row["record"], row["was_status"], row["status"], row["metadata"]) if kind.records else ()
             if write(connection, key, given, compared, record) is not None:
@@ -229,12 +237,14 @@ class Portable(Dialect):
         with _locked(connection, table) as (cursor, names):
             held = [_key(table, key, connection) for key in left.held]
             owner = self._now(cursor, connection) if left.owner is None else left.owner
+            where = (
+                f"{{status}} IN ({_places(states)}) AND {which} "
+                f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)}){whose}"
+            ).format(**names, **table.quoted_own(connection))
+            if table.tries is not None and left.is_crash:
+                keep_crashes(connection, cursor, table, words, where, (*states, owner, *held, *served))
             cursor.execute(
-                (
-                    f"UPDATE {{name}} SET {effect.as_sql(names, terms(connection))} "
-                    f"WHERE {{status}} IN ({_places(states)}) AND {which} "
-                    f"AND {{lease_expires_at}} IS NOT NULL AND {{key}} NOT IN ({_places(held)}){whose}"
-                ).format(**names, **table.quoted_own(connection)),
+                "UPDATE {name} SET ".format(**names) + f"{effect.as_sql(names, terms(connection))} WHERE {where}",
                 (*_parameters(connection, effect, table, words), *states, owner, *held, *served),
             )
             return Recovered(int(cursor.rowcount), True)

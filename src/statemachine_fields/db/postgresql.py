@@ -6,16 +6,23 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from statemachine_fields.db import prepared
+from statemachine_fields.db import prepared, tries
 from statemachine_fields.db.claims import Claimed
 from statemachine_fields.db.clock import EPOCH
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, sqlstate
+from statemachine_fields.db.dialect import (
+    FieldValues,
+    LockedRow,
+    RowWriteKind,
+    SelectedWrite,
+    SelectedWritten,
+    sqlstate,
+)
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims, read_columns, read_placed, read_rows
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
-from statemachine_fields.db.postgresql_text import TERMS, TYPES, names_of
+from statemachine_fields.db.postgresql_text import TERMS, TYPES, array_type, names_of
 from statemachine_fields.db.postgresql_wakeups import PostgreSQLWakeups
 
 #: serialization_failure, deadlock_detected, lock_not_available
@@ -54,12 +61,18 @@ UNRECORDED = """
 GIVEN = """
     given AS MATERIALIZED (SELECT * FROM unnest({arrays}) WITH ORDINALITY AS given ({given}, place)),
     locked AS MATERIALIZED (
-        SELECT {key} AS key FROM {name} WHERE {key} = ANY(%s::{type}[]) ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""
+        SELECT {key} AS key{held} FROM {name} WHERE {key} = ANY(%s::{type}[]) ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""
 
 MANY = """
     WITH {locking}
     UPDATE {name} AS t SET {changes} FROM given WHERE {where}
     RETURNING given.place{read}"""
+
+# With the tries that the rows had, of those that stay where they are.
+MANY_TRIED = """
+    WITH {locking},
+    written AS (UPDATE {name} AS t SET {changes} FROM given WHERE {where} RETURNING given.place){tried}
+    SELECT place FROM written"""
 
 MANY_RECORDED = """
     WITH {locking},
@@ -69,7 +82,7 @@ MANY_RECORDED = """
                   given.place, given.record, given.was_status, given.status, given.metadata{kept}),
     recorded AS (
         INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
-        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved){tried}
     SELECT place{read} FROM moved"""
 
 # How long the row is in its state, if it does not enter it in this statement.
@@ -146,6 +159,9 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         source = (SOURCE_WITH_EXTRAS if extras else SOURCE).format(**names)
         return RowWrite(table, RECORDED.format(**names, source=source))
 
+    def carries(self, connection: Any, field: Any) -> bool:
+        return array_type(field, connection) is not None
+
     def write_rows(
         self,
         connection: Any,
@@ -156,13 +172,16 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        values: FieldValues = (),
     ) -> set[Any]:
         columns = tuple(column for column, _value in updates)
-        kind = (table, effect, compares, records, columns, *rows)
+        own = tuple(field for field, _values in values)
+        kind = (table, effect, compares, records, columns, own, *rows)
         text = self._texts.get(kind)
         if text is None:
-            text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, [*rows][1:])
-        keys, params = _many_values(connection, table, rows, updates)
+            given = [*rows][1:]
+            text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, own, given)
+        keys, params = _many_values(connection, table, rows, updates, values)
         return prepared.named_places(keys, prepared.run(connection, text, params))
 
     def write_and_read_rows(
@@ -176,17 +195,19 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        values: FieldValues = (),
     ) -> dict[Any, Claimed]:
         columns = tuple(column for column, _value in updates)
-        kind = (table, effect, compares, records, columns, fields, *rows)
+        own = tuple(field for field, _values in values)
+        kind = (table, effect, compares, records, columns, own, fields, *rows)
         if (known := self._reading.get(kind)) is None:
             times, read = read_columns(table, fields, connection, "t.")
             age = NO_AGE if "changed_at" in effect.changes else AGE.format(**table.quoted(connection))
             read = [age, *read]
-            text = _many_text(connection, table, effect, compares, records, columns, [*rows][1:], read)
+            text = _many_text(connection, table, effect, compares, records, columns, own, [*rows][1:], read)
             known = self._reading[kind] = times, text
         times, text = known
-        keys, params = _many_values(connection, table, rows, updates)
+        keys, params = _many_values(connection, table, rows, updates, values)
         found = prepared.run(connection, text, params, read_rows)
         placed = [read_placed(table, fields, times, row, connection) for row in found]
         return {keys[place - 1]: claimed for place, claimed in placed}
@@ -278,39 +299,53 @@ def _many_text(
     compares: tuple[str, ...],
     records: bool,
     updates: tuple[str, ...],
+    own: tuple[Any, ...],
     given: list[str],
     read: Sequence[str] = (),
 ) -> str:
     """Return a statement over many rows.
 
+    :param own: other fields, of which each row gets a value of its own.
     :param read: what is returned of each besides its place, as expressions.
     """
-    names = _names_of_arrays(connection, table, given)
-    also = map(connection.ops.quote_name, updates)
-    names["changes"] = effect.as_sql(names, TERMS, given="given.{}", row="t.", also=also)
+    quote = connection.ops.quote_name
+    names = _names_of_arrays(connection, table, given, own)
+    changes = effect.as_sql(names, TERMS, given="given.{}", row="t.", also=map(quote, updates))
+    # Under names of ours: a column may be called as what else is given.
+    others = [f"{quote(field.column)} = given.own_{place}" for place, field in enumerate(own)]
+    names["changes"] = ", ".join([changes, *others])
     where = ["t.{key} = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t.{key}".format(**names)]
     names["where"] = " AND ".join(where + [f"t.{names[column]} = given.was_{column}" for column in compares])
+    is_tried = "outcome" in given
+    names["held"] = tries.held(names) if is_tried else ""
     names["locking"] = GIVEN.format(**names)
+    names["tried"] = tries.from_locked(names, "moved" if records else "written") if is_tried else ""
     if not records:
-        return MANY.format(**names, read="".join(f", {each}" for each in read))
+        return (MANY_TRIED if is_tried else MANY).format(**names, read="".join(f", {each}" for each in read))
     # Under names of ours: the columns of a table may be called as what else is kept.
     names["kept"] = "".join(f", {each} AS read_{number}" for number, each in enumerate(read))
     return MANY_RECORDED.format(**names, read="".join(f", read_{number}" for number in range(len(read))))
 
 
 def _many_values(
-    connection: Any, table: Table, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]]
+    connection: Any,
+    table: Table,
+    rows: Mapping[str, Sequence[Any]],
+    updates: Sequence[tuple[str, Any]],
+    own: FieldValues,
 ) -> tuple[Sequence[Any], tuple[Any, ...]]:
     """Return the keys of rows, and all parameters of a statement over them."""
     keys, *others = rows.values()
     given = prepared.prepared_keys(table, keys, connection)
-    values = (value for _column, value in updates)
-    return keys, (given, *map(prepared.array_of, others), given, *values)
+    constants = (value for _column, value in updates)
+    arrays = map(prepared.array_of, [*others, *[values for _field, values in own]] if own else others)
+    return keys, (given, *arrays, given, *constants)
 
 
-def _names_of_arrays(connection: Any, table: Table, given: list[str]) -> dict[str, str]:
+def _names_of_arrays(connection: Any, table: Table, given: list[str], own: tuple[Any, ...] = ()) -> dict[str, str]:
     names = names_of(table, connection)
-    names["given"] = ", ".join(["key", *given])
-    kinds = [names["type"], *[TYPES[name.removeprefix("was_")] for name in given]]
+    names["given"] = ", ".join(["key", *given, *[f"own_{place}" for place in range(len(own))]])
+    kinds: list[Any] = [names["type"], *[TYPES[name.removeprefix("was_")] for name in given]]
+    kinds += [array_type(field, connection) for field in own]
     names["arrays"] = ", ".join([f"%s::{kind}[]" for kind in kinds])
     return names

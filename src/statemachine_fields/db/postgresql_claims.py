@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from statemachine_fields.db import prepared
+from statemachine_fields.db import prepared, tries
 from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Level, NextDue, Recovered, Wanted
 from statemachine_fields.db.clock import EPOCH, MICROSECOND
 from statemachine_fields.db.columns import TIMES, Table
@@ -65,12 +65,12 @@ FREED = """
                   FROM {name} WHERE {match} AND {next_at} <= statement_timestamp()
                  ORDER BY {next_at} LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (
-        SELECT {key} AS key FROM {name}
+        SELECT {key} AS key{held} FROM {name}
          WHERE {key} = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND {lease_expires_at} IS NOT NULL AND ({which})
          ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED),
     freed AS (
         UPDATE {name} SET {changes}
-         WHERE {key} = ANY(ARRAY(SELECT key FROM left_open)) RETURNING 1)
+         WHERE {key} = ANY(ARRAY(SELECT key FROM left_open)) RETURNING {freed}){tried}
     SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
            EXISTS(SELECT 1 FROM walked GROUP BY {level}
                   HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT is_taken))"""
@@ -134,8 +134,13 @@ class PostgreSQLClaims(PostgreSQLLevels):
                 (*params, prepared.prepared_keys(table, left.held, connection)),
             )
         names["which"] = which.format(**names)
-        text, words = FREED.format(**names), RECOVERED if left.owner is None else DIED
-        blame = words if left.is_crash else ()
+        names |= {"held": "", "freed": "1", "tried": ""}
+        blame: tuple[str, ...] = (RECOVERED if left.owner is None else DIED) if left.is_crash else ()
+        if table.tries is not None and left.is_crash:
+            names |= {"held": tries.held(names), "freed": "{key} AS key".format(**names)}
+            names["tried"] = tries.from_left_open(names)
+            blame *= 2  # once on the row, and once in what is kept of its try
+        text = FREED.format(**names)
         freed, walk = 0, FIRST_WALK
         while True:
             values = (*level_values(levels), *params, walk, *params, *blame, walk)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import models
+
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.effects import Terms
 
@@ -27,7 +29,36 @@ TYPES = {
     "error": "text",
     "record": "uuid",
     "metadata": "text",
+    "started": "float8",
+    "ended": "float8",
+    "outcome": "text",
+    "traceback": "text",
 }
+
+#: Types of columns whose values can be given for many rows at once, each as an element of an array.
+ARRAYS = {
+    "bigint",
+    "boolean",
+    "date",
+    "double precision",
+    "integer",
+    "interval",
+    "jsonb",
+    "numeric",
+    "smallint",
+    "text",
+    "time",
+    "timestamp with time zone",
+    "uuid",
+    "varchar",
+}
+
+
+def array_type(field: models.Field[Any, Any], connection: Any) -> str | None:
+    """Return the type of a field's values in an array: without a length, to which a cast would cut in silence. None if there may
+    be more to such a value than an element can say."""
+    kind = str(field.db_type(connection)).split("(", maxsplit=1)[0]
+    return kind if kind in ARRAYS else None
 
 
 def names_of(table: Table, connection: Any) -> dict[str, str]:

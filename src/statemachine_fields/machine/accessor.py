@@ -20,6 +20,7 @@ from statemachine_fields.schedule.policy import Seconds, plain
 from statemachine_fields.schedule.rows import RowSchedule
 
 if TYPE_CHECKING:
+    from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.binding import Binding
 
@@ -63,6 +64,15 @@ class StateMachineAccessor(Generic[M]):
         records = all_rows(audit, router.db_for_read(audit, instance=self._instance))
         of_key = records.filter(instance_id=self._bound.key_of(self._instance))
         return records_of_rows(self._bound, of_key).order_by("-sequence")
+
+    @property
+    def attempts(self) -> models.QuerySet[StateAttempt[M]]:
+        """The tries of this row that did not move it, the most recent first. AttributeError without `record_attempts`."""
+        tries = self._bound.attempt_model
+        if self._instance.pk is None:
+            return all_rows(tries).none()
+        kept = all_rows(tries, router.db_for_read(tries, instance=self._instance))
+        return kept.filter(instance_id=self._bound.key_of(self._instance)).order_by("-number")
 
     def status_at(self, when: datetime.datetime) -> str | None:
         """Return the status that the row had at an instant: what its history says, or the current one if it has none.

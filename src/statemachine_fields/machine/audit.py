@@ -116,12 +116,17 @@ class StateTransition(RecordOf[M]):
         super().save(force_insert=True, using=using)
 
 
+def is_free(model: type[models.Model], name: str) -> bool:
+    """Say whether the app of a model has no model of a name."""
+    return name.lower() not in model._meta.apps.all_models[model._meta.app_label]
+
+
 def build_audit_model(bound: Binding[M]) -> type[StateTransition[M]] | None:
     """Create the audit model of a machine beside the model it belongs to; None if the name is taken."""
     model, machine = bound.model, bound.machine
     meta = model._meta
     name = bound.names.audit_model(model.__name__)
-    if name.lower() in meta.apps.all_models[meta.app_label]:
+    if not is_free(model, name):
         return None
     keep = machine.history_on_delete is models.DO_NOTHING
     choices = [(state.value, state.label) for state in bound.graph.states.values()]
@@ -144,8 +149,7 @@ def build_audit_model(bound: Binding[M]) -> type[StateTransition[M]] | None:
     }
     bases = (StateTransition,) if machine.transition_base is None else (machine.transition_base, StateTransition)
     audit = cast("type[StateTransition[M]]", ModelBase(name, bases, body))
-    if meta.apps is global_apps:
-        _make_importable(model, audit)
+    make_importable(model, audit)
     return audit
 
 
@@ -164,11 +168,14 @@ def _meta(model: type[models.Model], base: type[models.Model] | None) -> type[An
     return type("Meta", (inherited,), options)
 
 
-def _make_importable(model: type[models.Model], audit: type[models.Model]) -> None:
-    """Put the audit model where people import from: the model's module, and the app's `models` if that is a package."""
+def make_importable(model: type[models.Model], made: type[models.Model]) -> None:
+    """Put a model that was made for another where people import from: that one's module, and the app's `models` if that is a
+    package."""
+    if model._meta.apps is not global_apps:
+        return
     homes = {model.__module__}
     if app_config := global_apps.get_containing_app_config(model.__module__):
         homes.add(f"{app_config.name}.models")
     for home in homes:
-        if (module := sys.modules.get(home)) is not None and not hasattr(module, audit.__name__):
-            setattr(module, audit.__name__, audit)
+        if (module := sys.modules.get(home)) is not None and not hasattr(module, made.__name__):
+            setattr(module, made.__name__, made)

@@ -23,12 +23,13 @@ from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.updates import is_expression
 from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
-from statemachine_fields.schedule.handlers import collect_handlers, is_timed_on
+from statemachine_fields.schedule.handlers import collect_error_handlers, collect_handlers, is_timed_on
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.row_fields import add_row_indexes, row_column
 from statemachine_fields.schedule.rows import ScheduleQuestions
 
 if TYPE_CHECKING:
+    from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.descriptor import StateMachine
     from statemachine_fields.machine.fields import StatusField
@@ -62,7 +63,14 @@ class Binding(ScheduleQuestions[M]):
         machines = {name: found.machine for name, found in attributes_of(model).items()}
         handlers = collect_handlers(model, machines, self.accessor)  # also where it finds only what is wrong with them
         states = self.graph.states.items() if self.is_timed else ()
-        schedules = {value: Schedule.of(value, state, handlers.get(value), machine.queue) for value, state in states}
+        #: By state, and for others under None, what decides on the exceptions of handlers.
+        self.deciding = deciding = collect_error_handlers(model, machines, self.accessor)
+        schedules = {
+            value: Schedule.of(
+                value, state, handlers.get(value), machine.queue, deciding.get(value) or deciding.get(None)
+            )
+            for value, state in states
+        }
         self.schedules = MappingProxyType(schedules)
         #: Fields of the model's own: what a row says of its queue and its urgency.
         self.queue_field = machine.row_fields.find(model, "queue_field", self.accessor)
@@ -79,6 +87,13 @@ class Binding(ScheduleQuestions[M]):
         #: What is unique among its live rows; None if nothing is.
         self.key: BoundKey[M] | None = None
         self.audit_model = build_audit_model(self)
+        #: The model of tries that did not move their row, if they are kept.
+        self.tries_model: type[StateAttempt[M]] | None = None
+        if machine.record_attempts and self.is_timed:
+            from statemachine_fields.machine.attempts import build_attempt_model
+
+            self.tries_model = build_attempt_model(self)
+        self.records_attempts = self.tries_model is not None
         #: What people see of it.
         self.face = BoundMachine(self)
 
@@ -100,6 +115,17 @@ class Binding(ScheduleQuestions[M]):
                 "another model of the app. Run `manage.py check`."
             )
         return self.audit_model
+
+    @property
+    def attempt_model(self) -> type[StateAttempt[M]]:
+        """The model of tries."""
+        if self.tries_model is None:
+            why = "its states have no handler and no policy, or it is not declared with record_attempts=True"
+            if self.machine.record_attempts and self.is_timed:
+                name = self.names.attempt_model(self.model.__name__)
+                why = f"the name {name!r} is taken by another model of the app. Run `manage.py check`"
+            raise AttributeError(f"{self} keeps no tries: {why}.")
+        return self.tries_model
 
     @property
     def questions(self) -> Questions[M]:
@@ -141,6 +167,7 @@ class Binding(ScheduleQuestions[M]):
             time_field=audit.get_field("transitioned_at"),
             queue=row_column("queue_field", self.queue_field),
             priority=row_column("priority_field", self.priority_field),
+            tries=None if self.tries_model is None else self.tries_model._meta.db_table,
         )
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:

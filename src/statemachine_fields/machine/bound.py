@@ -11,6 +11,7 @@ from django.db import models
 from statemachine_fields.machine.twins import as_async
 
 if TYPE_CHECKING:
+    from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.bulk import BulkResult
@@ -73,6 +74,11 @@ class BoundMachine(Generic[M]):
     def transition_model(self) -> type[StateTransition[M]]:
         """The audit model."""
         return self._meta.transition_model
+
+    @property
+    def attempt_model(self) -> type[StateAttempt[M]]:
+        """The model of tries that did not move their row. AttributeError without `record_attempts`."""
+        return self._meta.attempt_model
 
     def diagram(self, format: str = "mermaid", *, details: bool = False) -> str:
         """Return a drawing of the machine: `mermaid`, `dot`, `markdown` or `svg`, labels in the active language.

@@ -39,7 +39,7 @@ from statemachine_fields.machine.graph import States, Targets, build_graph
 from statemachine_fields.machine.guards import F, GuardMark, mark_guard
 from statemachine_fields.machine.registry import MachineAttribute
 from statemachine_fields.schedule.columns import features_of
-from statemachine_fields.schedule.handlers import HandlerMark, mark_handler, read_states
+from statemachine_fields.schedule.handlers import HandlerMark, is_bare, mark_handler, mark_on_error, read_states
 from statemachine_fields.schedule.policy import DEFAULT_QUEUE, is_queue_name, plain
 from statemachine_fields.schedule.row_fields import RowFields
 
@@ -79,6 +79,8 @@ class StateMachine(MachineAttribute):
         claim. Nothing to a machine that is not timed.
     :param unique_while_live: the fields that together are a key which at most one live row has: a list of names, or a
         `LiveKey` where terminal states keep it too. Live is a row that is in no terminal state.
+    :param record_attempts: whether each try of a worker that did not move its row is kept, in a table of its own, and each
+        move of a worker says which try it was. Nothing to a machine that is not timed.
 
     A declaration that is wrong in itself raises `ValueError` here. What needs the rest of the project to be seen is a
     system check.
@@ -101,6 +103,7 @@ class StateMachine(MachineAttribute):
         priority_field: str | None = None,
         run_ahead: bool = False,
         unique_while_live: Iterable[str] | LiveKey | None = None,
+        record_attempts: bool = False,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"max_length must be a positive number, got {max_length!r}.")
@@ -129,6 +132,8 @@ class StateMachine(MachineAttribute):
             raise ValueError(f"queue must be a name without spaces or '=', got {queue!r}.")
         if not isinstance(run_ahead, bool):
             raise ValueError(f"run_ahead must be True or False, got {run_ahead!r}.")
+        if not isinstance(record_attempts, bool):
+            raise ValueError(f"record_attempts must be True or False, got {record_attempts!r}.")
         self.graph = build_graph(states, initial, transitions, max_length)
         self.names = Names(field)
         self.row_fields = RowFields.read(queue_field, priority_field, self.names, self.graph.states)
@@ -145,6 +150,7 @@ class StateMachine(MachineAttribute):
             from statemachine_fields.machine.live_keys import read_key
 
             self.live_key = read_key(unique_while_live, self.graph)
+        self.record_attempts = record_attempts
 
     @overload
     def __get__(self, instance: None, owner: type[M]) -> BoundMachine[M]: ...
@@ -205,11 +211,31 @@ class StateMachine(MachineAttribute):
 
         :param atomic: lock the row and run the handler and its outcome in one transaction.
         """
+        read = self._declared(states)
+        return lambda method: mark_handler(method, HandlerMark(read, atomic, machine=self))
+
+    @overload
+    def on_error(self, method: F, /) -> F: ...
+    @overload
+    def on_error(self, *states: str) -> Callable[[F], F]: ...
+    def on_error(self, *states: Any) -> Any:
+        """Make a method of the model decide on the exceptions of its handlers: `@states.on_error`, or
+        `@states.on_error("PAID")` for some states, which goes before the other.
+
+        The method is called with the row, a `HandlerContext` and the exception, after a handler has raised it, outside any
+        transaction. It returns what a handler may return, or `None` to leave it to the policy. It may be `async def`.
+        """
+        if is_bare(states):
+            return mark_on_error(states[0], HandlerMark((), machine=self))
+        read = self._declared(states) if states else ()
+        return lambda method: mark_on_error(method, HandlerMark(read, machine=self))
+
+    def _declared(self, states: tuple[Any, ...]) -> tuple[str, ...]:
         read = read_states(states)
         for state in read:
             if state not in self.graph:
                 raise ValueError(f"Handled state {state!r} not in states. Declared: {', '.join(self.graph.states)}.")
-        return lambda method: mark_handler(method, HandlerMark(read, atomic, machine=self))
+        return read
 
     def _refuse_second_machine(self, cls: type[models.Model], name: str) -> None:
         """Refuse what a model inherits from a concrete parent, whose table has the columns already."""

@@ -234,6 +234,9 @@ class HistoryImporter:
         sequence: int,
         before: uuid.UUID | None = None,
     ) -> None:
+        if self.bound.records_attempts:  # tries say after which move they were
+            tries: models.QuerySet[Any] = all_rows(self.bound.attempt_model, self.using).filter(instance_id=key)
+            tries.update(sequence=F("sequence") + len(steps))
         self.batches.owners.filter(pk=key).update(**changes, **{self.bound.names.sequence: MachineValue(sequence)})
         ids = uuid7_from((step.at for step in steps), before)
         self.records.bulk_create(

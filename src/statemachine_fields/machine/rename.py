@@ -46,6 +46,7 @@ class Renamer:
         old: str,
         new: str,
         *,
+        tries: type[models.Model] | None = None,
         using: str,
         batch_size: int,
         wait: float,
@@ -62,6 +63,7 @@ class Renamer:
         self.batch_size = min(batch_size, most - OTHER_PARAMETERS) if most else batch_size
         self.all_rows: models.QuerySet[Any] = all_rows(model, using).order_by("pk")
         self.all_records: models.QuerySet[Any] = all_rows(audit, using).order_by("instance_id")
+        self.all_tries: models.QuerySet[Any] | None = None if tries is None else all_rows(tries, using).order_by()
         self.is_timed = any(field.name == names.lease_expires_at for field in model._meta.fields)
         #: How much was renamed.
         self.rows = self.records = 0
@@ -72,13 +74,16 @@ class Renamer:
 
     def is_used(self, value: str) -> bool:
         """Say whether a row or a record has the value."""
-        return self._rows_in(value).exists() or self._records_of(value).exists()
+        if self._rows_in(value).exists() or self._records_of(value).exists():
+            return True
+        return self.all_tries is not None and self.all_tries.filter(state=value).exists()
 
     def run(self) -> None:
         """Rename until nothing has the old value, or raise and keep what was done."""
         for _round in range(MOST_ROUNDS):
             self._empty_the_state()
             self._rename_histories()
+            self._rename_tries()
             if not self.is_used(self.old):
                 return
         raise StateMachineError(
@@ -121,6 +126,7 @@ class Renamer:
             if keys:
                 self.rows += self.all_rows.filter(pk__in=keys).update(**{self.names.status: self.new})
                 self._rename_records(self.all_records.filter(instance_id__in=keys))
+                self._rename_tries(instance_id__in=keys)
         return keys
 
     def _is_free(self) -> Q:
@@ -163,6 +169,15 @@ class Renamer:
         self.records += found.order_by().update(
             from_status=self._renamed("from_status"), to_status=self._renamed("to_status")
         )
+
+    def _rename_tries(self, **which: Any) -> None:
+        """Rename what is kept of tries, in batches. No lock: none is ever changed, and those of rows that are in the state go
+        with their row."""
+        if self.all_tries is None:
+            return
+        todo = self.all_tries.filter(state=self.old, **which)
+        while keys := list(todo.order_by("pk").values_list("pk", flat=True)[: self.batch_size]):
+            self.all_tries.filter(pk__in=keys).update(state=self.new)
 
     def _renamed(self, column: str) -> models.Expression:
         return Case(When(**{column: self.old}, then=Value(self.new)), default=F(column))

@@ -19,6 +19,7 @@ from django.db.models import Exists, FilteredRelation, OuterRef, Q
 
 from statemachine_fields.db.clock import StatementClock
 from statemachine_fields.db.rows import all_rows
+from statemachine_fields.machine.verify_attempts import REMEDIES, AttemptsReader
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -90,6 +91,7 @@ CODES = {
         "The clock of the database was set back, or a time was changed. Numbers order the history, so nothing else is "
         "wrong.",
     ),
+    **{code: Code(ERROR, remedy) for code, remedy in REMEDIES.items()},
     "time-future": Code(
         WARNING,
         "The clock of the database was ahead when the row moved, or the time was changed. Nothing has to be done if the clock "
@@ -278,8 +280,9 @@ class Verifier:
             .filter(instance_id__isnull=False)
             .order_by("instance_id", "sequence")
         )
+        self.using = using
         #: How much has been read.
-        self.rows = self.records = 0
+        self.rows = self.records = self.attempts = 0
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong, to the end of both tables."""
@@ -294,8 +297,20 @@ class Verifier:
             for key, row, history in self._histories(rows, after, until):
                 yield from self._judge(key, row, history)
             if until is None:
-                return
+                break
             after = until
+        if self.bound.records_attempts:
+            yield from self._attempts()
+
+    def _attempts(self) -> Iterator[Finding]:
+        """Yield what is wrong with tries."""
+        reader = AttemptsReader(self.bound, self.using, self.page_size)
+        for page in reader.pages():
+            self.attempts += len(page)
+            self.on_page(self)
+            for attempt in page:
+                for code, what in reader.disagreements(attempt):
+                    yield Finding(str(self.bound), attempt.instance_id, code, what)
 
     def _histories(
         self, rows: dict[Any, CurrentRow], after: Any, until: Any

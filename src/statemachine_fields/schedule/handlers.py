@@ -1,4 +1,4 @@
-"""Handlers: methods of a model that serve its rows while they are in a state."""
+"""Handlers: methods of a model that serve its rows while they are in a state; and those that decide on what they raise."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The attribute that marks a method as a handler.
 MARK = "statemachine_handlers"
+#: And as one that decides on exceptions of handlers.
+ERROR_MARK = "statemachine_error_handlers"
 
 #: What an argument with a default is called if it is for the HandlerContext.
 CONTEXT_NAMES = ("ctx", "context")
@@ -29,10 +31,11 @@ STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class HandlerMark:
-    """That a method handles some states: of one machine, of the one with that name, or of the only one that has them."""
+    """That a method handles some states: of one machine, of the one with that name, or of the only one that has them. One that
+    decides on exceptions is of all states if it names none."""
 
     states: tuple[str, ...]
-    atomic: bool
+    atomic: bool = False
     machine: Any = None  # a StateMachine, which type checkers would take for a descriptor here
     accessor: str | None = None
 
@@ -57,6 +60,36 @@ def handler(*states: str, atomic: bool = False, machine: str | None = None) -> C
     """
     read = read_states(states)
     return lambda method: mark_handler(method, HandlerMark(read, atomic, accessor=machine))
+
+
+def on_error(*states: Any, machine: str | None = None) -> Any:
+    """Make a method decide on the exceptions of the handlers of a machine that the class inherits: `@on_error`, or
+    `@on_error("PAID")` for some states.
+
+    In the body that declares the machine, use `@states.on_error`, which sees a mistyped state at once.
+
+    :param machine: the attribute name of the machine, where several have such a state. Without it, and without states, all
+        machines of the class are meant.
+    """
+    if is_bare(states):
+        return mark_on_error(states[0], HandlerMark(()))
+    read = read_states(states) if states else ()
+    return lambda method: mark_on_error(method, HandlerMark(read, accessor=machine))
+
+
+def is_bare(arguments: tuple[Any, ...]) -> bool:
+    """Say whether a decorator was written without parentheses."""
+    return len(arguments) == 1 and not isinstance(arguments[0], str)
+
+
+def mark_on_error(method: F, mark: HandlerMark) -> F:
+    plain_function: object = method
+    if not inspect.isfunction(plain_function):
+        raise TypeError(
+            f"What decides on errors is a method of the model, got {method!r}. Put @states.on_error above all others."
+        )
+    setattr(method, ERROR_MARK, (*getattr(method, ERROR_MARK, ()), mark))
+    return method
 
 
 def read_states(states: tuple[Any, ...]) -> tuple[str, ...]:
@@ -92,17 +125,43 @@ def collect_handlers(
 ) -> dict[str, Handler]:
     """Return the handlers of one of a class's machines by state. A subclass overrides one by the method's name, like any method, or by
     declaring another for the same state; it drops one by setting the name to None."""
-    found: dict[str, tuple[type | None, str, bool]] = {}
-    for cls, name, mark in _marks(model):
-        for state in _states_of(mark, model, machines, accessor, name):
-            declared_by, other, _atomic = found.get(state, (None, "", False))
+    found = _collected(model, machines, accessor, MARK)
+    return {
+        state: _described(model, name, mark.atomic) for state, (_cls, name, mark) in found.items() if state is not None
+    }
+
+
+def collect_error_handlers(
+    model: type[models.Model], machines: Mapping[str, StateMachine], accessor: str
+) -> dict[str | None, Handler]:
+    """Return by state what decides on the exceptions of its handler, and under None what does for the others. A subclass
+    overrides it as it does a handler."""
+    found = _collected(model, machines, accessor, ERROR_MARK)
+    return {state: _described_on_error(model, name) for state, (_cls, name, _mark) in found.items()}
+
+
+def _collected(
+    model: type[models.Model], machines: Mapping[str, StateMachine], accessor: str, attribute: str
+) -> dict[str | None, tuple[type, str, HandlerMark]]:
+    """Return which class declares which method for a state, or, under None, for all."""
+    found: dict[str | None, tuple[type, str, HandlerMark]] = {}
+    for cls, name, mark in _marks(model, attribute):
+        states: tuple[str | None, ...] = _states_of(mark, model, machines, accessor, name)
+        if not mark.states and _concerns(mark, machines[accessor], accessor):
+            states = (None,)
+        for state in states:
+            declared_by, other, _other_mark = found.get(state, (None, "", None))
             if declared_by is cls and other != name:
+                what = "all states" if state is None else repr(state)
                 raise ValueError(
-                    f"{model._meta.label}: {other}() and {name}() both handle {state!r}. A state has one "
+                    f"{model._meta.label}: {other}() and {name}() both handle {what}. A state has one "
                     "handler: remove one, or let one call the other."
+                    if attribute == MARK
+                    else f"{model._meta.label}: {other}() and {name}() both decide on errors of {what}. Remove one, or let "
+                    "one call the other."
                 )
-            found[state] = cls, name, mark.atomic
-    return {state: _described(model, name, atomic) for state, (_cls, name, atomic) in found.items()}
+            found[state] = cls, name, mark
+    return found
 
 
 def unheard_handlers(model: type[models.Model], machines: Iterable[Binding[Any]]) -> dict[Binding[Any], list[str]]:
@@ -118,10 +177,18 @@ def unheard_handlers(model: type[models.Model], machines: Iterable[Binding[Any]]
     unheard: dict[Binding[Any], list[str]] = {}
     for cls in _own_classes(model):
         for name, value in list(vars(cls).items()):
-            marks = [mark for mark in getattr(value, MARK, ()) if not any(_is_of(mark, bound) for bound in own)]
+            marks = [
+                mark
+                for attribute in (MARK, ERROR_MARK)
+                for mark in getattr(value, attribute, ())
+                if not any(_is_of(mark, bound) for bound in own)
+            ]
             for bound in shared:
                 called = {
-                    schedule.handler.name for schedule in bound.schedules.values() if schedule.handler is not None
+                    method.name
+                    for schedule in bound.schedules.values()
+                    for method in (schedule.handler, schedule.on_error)
+                    if method is not None
                 }
                 if name in called or any(_is_of(mark, bound) for mark in marks):
                     unheard.setdefault(bound, []).append(name)
@@ -136,11 +203,11 @@ def _own_classes(model: type[models.Model]) -> list[type]:
     return [cls for cls in reversed(model.__mro__) if cls not in taken]
 
 
-def _marks(model: type[models.Model]) -> Iterator[tuple[type, str, HandlerMark]]:
+def _marks(model: type[models.Model], attribute: str = MARK) -> Iterator[tuple[type, str, HandlerMark]]:
     for cls in _own_classes(model):
         for name, value in list(vars(cls).items()):
             if inspect.getattr_static(model, name, None) is not None:
-                for mark in getattr(value, MARK, ()):
+                for mark in getattr(value, attribute, ()):
                     yield cls, name, mark
 
 
@@ -152,6 +219,8 @@ def _concerns(mark: HandlerMark, machine: StateMachine, accessor: str) -> bool:
     """Say whether a mark may be about a machine, as far as that one machine can tell."""
     if mark.machine is not None:
         return mark.machine is machine
+    if not mark.states:  # of all machines of the class
+        return mark.accessor in (None, accessor)
     return mark.accessor in (None, accessor) and any(state in machine.graph for state in mark.states)
 
 
@@ -199,6 +268,23 @@ def _described(model: type[models.Model], name: str, atomic: bool) -> Handler:
     if atomic and is_async:
         raise TypeError(f"{label} overrides an atomic handler with an async one, which cannot be.")
     return Handler(name, atomic, is_async, wants_context=any(_takes_context(each) for each in parameters))
+
+
+def _described_on_error(model: type[models.Model], name: str) -> Handler:
+    method = inspect.getattr_static(model, name)
+    label = f"{model._meta.label}.{name}()"
+    if not inspect.isfunction(method):
+        raise TypeError(
+            f"{label} overrides what decides on errors, so it must be a method, got {method!r}. None drops it."
+        )
+    try:
+        inspect.signature(method).bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"{label} has the wrong arguments. It takes the row as self, the HandlerContext and the exception: "
+            f"def {name}(self, ctx, error)."
+        ) from None
+    return Handler(name, is_async=inspect.iscoroutinefunction(method), wants_context=True)
 
 
 def _takes_context(parameter: inspect.Parameter) -> bool:

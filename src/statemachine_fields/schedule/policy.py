@@ -115,9 +115,13 @@ class Schedule:
     timeout_to: str | None
     time_limit: float | None
     delete_after: float | None
+    #: What decides on exceptions of the handler.
+    on_error: Handler | None = None
 
     @classmethod
-    def of(cls, state: str, policy: Policy, handler: Handler | None, queue: str) -> Schedule:
+    def of(
+        cls, state: str, policy: Policy, handler: Handler | None, queue: str, on_error: Handler | None = None
+    ) -> Schedule:
         retry_after = seconds_of(policy.retry_after, "retry_after")
         return cls(
             state=state,
@@ -133,6 +137,7 @@ class Schedule:
             timeout_to=policy.timeout_to,
             time_limit=seconds_of(policy.time_limit, "time_limit"),
             delete_after=seconds_of(policy.delete_after, "delete_after"),
+            on_error=None if handler is None else on_error,
         )
 
     @property

@@ -6,7 +6,7 @@ This module holds what handlers use, and may be imported from models.
 from __future__ import annotations
 
 from statemachine_fields.exceptions import LeaseLost
-from statemachine_fields.worker.answers import Move, Retry, TryAgainLater
+from statemachine_fields.worker.answers import Move, Park, Retry, TryAgainLater
 from statemachine_fields.worker.lease import HandlerContext
 
-__all__ = ["HandlerContext", "LeaseLost", "Move", "Retry", "TryAgainLater"]
+__all__ = ["HandlerContext", "LeaseLost", "Move", "Park", "Retry", "TryAgainLater"]

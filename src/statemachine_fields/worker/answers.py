@@ -35,15 +35,34 @@ class Retry:
     """Count a failure and try again: after a while of the handler's choosing, or as the policy says.
 
     :param error: what went wrong, as a text or an exception, kept on the row.
+    :param update: values for other fields of the row, written with what becomes of the try: also if it was the last one, and
+        the policy moves or parks the row.
     """
 
     after: Seconds | None = None
     error: str | BaseException = ""
+    update: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         seconds_of(self.after, "after")
         if not isinstance(self.error, str | BaseException):
             raise TypeError(f"error must be a text or an exception, got {self.error!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Take the row out of the clock, at once, until somebody calls `resume()` or moves it. Counts no failure.
+
+    :param reason: why, as a text or an exception, kept on the row.
+    """
+
+    reason: str | BaseException
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str | BaseException):
+            raise TypeError(f"reason must be a text or an exception, got {self.reason!r}.")
+        if isinstance(self.reason, str) and not self.reason.strip():
+            raise ValueError("Park needs a reason: it is what tells a parked row from one of which nothing is due.")
 
 
 class TryAgainLater(Exception):

@@ -18,6 +18,7 @@ from statemachine_fields.schedule.policy import RETRY_AFTER
 
 def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     """Check one machine, if it is timed, on the model that has its columns."""
+    yield from on_error_without_a_handler(bound)
     if not bound.is_timed:
         yield from row_fields_in_vain(bound)
         return
@@ -107,6 +108,20 @@ def options_without_a_handler(bound: Binding[Any]) -> Iterator[checks.Warning]:
                 obj=bound.model,
                 id="statemachine_fields.W103",
             )
+
+
+def on_error_without_a_handler(bound: Binding[Any]) -> Iterator[checks.Warning]:
+    handled = {schedule.state for schedule in bound.schedules.values() if schedule.handler is not None}
+    for state, method in bound.deciding.items():
+        if state in handled or (state is None and handled):
+            continue
+        what = "a state" if state is None else repr(state)
+        yield checks.Warning(
+            f"{method.name}() decides on errors of {what} of {bound.accessor!r} and is never asked: there is no handler.",
+            hint="Write the handler, or remove the method.",
+            obj=bound.model,
+            id="statemachine_fields.W120",
+        )
 
 
 def committed_row_by_row(bound: Binding[Any]) -> Iterator[checks.Warning]:

@@ -23,9 +23,9 @@ from statemachine_fields.machine.listeners import is_heard, is_made_plainly
 from statemachine_fields.signals import lease_recovered, leases_claimed
 from statemachine_fields.worker.connections import Backoff
 from statemachine_fields.worker.digest import Digest, cause_of
-from statemachine_fields.worker.executor import described
+from statemachine_fields.worker.errors import described
 from statemachine_fields.worker.lease import Lane, Lease, now, row_fields, shown
-from statemachine_fields.worker.outcomes import send
+from statemachine_fields.worker.reporting import send
 from statemachine_fields.worker.writing import is_in_the_way, is_lost_statement
 
 logger = logging.getLogger("statemachine_fields.worker")
@@ -197,6 +197,9 @@ class Claimer:
                     trusted_until,
                 )
             )
+        if lane.bound.records_attempts:
+            for lease, values in zip(leases, converted, strict=True):
+                lease.owner, lease.number = self.owner, values[place["attempts"]]
         return leases
 
     def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:

@@ -26,7 +26,7 @@ from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.connections import Backoff, OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.digest import cause_of
-from statemachine_fields.worker.executor import described
+from statemachine_fields.worker.errors import described
 from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.options import WorkerOptions

@@ -21,13 +21,13 @@ from statemachine_fields.db.dialect import is_connection_error, is_scarcity
 from statemachine_fields.worker.ahead import RunAhead
 from statemachine_fields.worker.atomic import TrackedTransaction
 from statemachine_fields.worker.connections import FIRST_WAIT, OwnConnections, Reconnect, is_same
-from statemachine_fields.worker.executor import HandlerExecutor, described
+from statemachine_fields.worker.errors import described
+from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import InFlight, Outbox
 from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcomes import Events, Parked, Released, RowOutcome, Transitioned
 from statemachine_fields.worker.writing import (
     ADVANCER,
-    ENTER_DUE,
     ROLES,
     ConnectionLost,
     NotWritten,
@@ -96,7 +96,7 @@ class Committer:
         """Sort outcomes by what can be written together, and how: moves after which rows go on apart from those after which
         their leases end."""
         for lane, write, members in grouped(outcomes):
-            if write is not ENTER_DUE or self.ahead is None:
+            if not write.goes_on or self.ahead is None:
                 yield lane, write, members
                 continue
             going, others = self.ahead.split(lane, members)
@@ -153,7 +153,9 @@ class Committer:
 
     def _refuse(self, outcome: RowOutcome, error: BaseException) -> list[RowOutcome]:
         """Write, in place of an outcome that the database will not have, that it would not."""
-        if isinstance(outcome, Parked):  # and not even that: so it is not the outcome that is wrong
+        if (
+            isinstance(outcome, Parked) and not outcome.update
+        ):  # and not even that: so it is not the outcome that is wrong
             return self._defer([outcome.instead_of or outcome], error)
         return self._replace(outcome, self.executor.refuse(outcome, duplicate_behind(outcome, error) or error))
 

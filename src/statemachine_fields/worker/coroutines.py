@@ -93,7 +93,7 @@ class EventLoop:
         except BaseException as error:
             if lease.is_stopped:
                 raise
-            return await self.executor.ajudge(self.executor.judge_error, lease, error)  # cancelled while it was judged
+            return await self.executor.ajudge_error(lease, error)  # cancelled while it was judged
         finally:
             # What it waited for may still block its thread: then it does not end, either.
             ended = asyncio.wrap_future(executor.finish())

@@ -266,7 +266,8 @@ class DrainUntil(Drain):
         fresh = _copy(lease.instance)
         with TrySavepoint() as watch:
             outcome = self._try(lease)
-        if watch.has_happened or fresh is None or not _is_quiet(outcome):
+        is_kept = lease.lane.bound.records_attempts  # each of its tries
+        if watch.has_happened or fresh is None or not _is_quiet(outcome) or is_kept:
             return outcome
         began_at, until, tries, counted = self.as_of, self._quiet_until(lease), 0, 0
         timeline = next(each for each in self.timelines if each.using == lease.lane.using)

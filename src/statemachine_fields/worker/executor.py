@@ -8,32 +8,33 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine.context import read_metadata
-from statemachine_fields.machine.updates import read_update
 from statemachine_fields.schedule.policy import plain, seconds_of
-from statemachine_fields.worker.answers import Move, Retry, TryAgainLater
+from statemachine_fields.worker.answers import Move, Park, Retry, TryAgainLater
 from statemachine_fields.worker.connections import Trouble, diagnose
+from statemachine_fields.worker.errors import described, in_words, shortened
 from statemachine_fields.worker.lease import HandlerContext, Lease
 from statemachine_fields.worker.outcomes import (
     Conflicted,
     Deleted,
     Failed,
     Parked,
+    ParkedByHandler,
     RowOutcome,
     Transitioned,
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.updates import group_of
 
-#: How much of an error is kept on the row.
-LONGEST_ERROR = 4000
 #: How long to wait with a row whose handler found a database away.
 AWAY_SECONDS = 5.0
 #: How much longer a failed row waits at random, where the wait grows.
@@ -43,6 +44,9 @@ JITTER = 0.1
 MOST_CONFLICTS, CONFLICT_SECONDS = 4, 0.05
 #: How often it is no failure that the connection of a handler was cut, and of how many rows that is remembered.
 MOST_CUTS, MOST_CUT_ROWS = 10, 1000
+
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -111,14 +115,35 @@ class HandlerExecutor:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and lease.is_stopped:
                 raise
-            return await self.ajudge(self.judge_error, lease, error)
-        return await self.ajudge(self.judged, lease, answer)
+            return await self.ajudge_error(lease, error)
+        try:
+            return await self.ajudge(self.judge, lease, answer)
+        except BaseException as error:  # noqa: BLE001 - as in judged()
+            return await self.ajudge_error(lease, error)
 
-    async def ajudge(self, judge: Callable[[Lease, Any], RowOutcome], lease: Lease, answer: Any) -> RowOutcome:
-        """Judge on the loop, unless the database is asked: by guards, or whether it is there."""
-        if lease.lane.bound.guards or (isinstance(answer, BaseException) and is_connection_error(answer)):
+    async def ajudge(self, judge: Callable[[Lease, Any], T], lease: Lease, answer: Any) -> T:
+        """Judge on the loop, unless the database is asked: by guards, or whether it is there, or by what decides on errors."""
+        is_error = isinstance(answer, BaseException)
+        if lease.lane.bound.guards or (is_error and (lease.schedule.on_error or is_connection_error(answer))):
             return await sync_to_async(judge)(lease, answer)
         return judge(lease, answer)
+
+    async def ajudge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
+        """As `judge_error()`. What decides on errors is awaited on the loop if it is a coroutine function."""
+        decides = lease.schedule.on_error
+        if decides is None or not decides.is_async:
+            return await self.ajudge(self.judge_error, lease, error)
+        self._end(lease)
+        outcome = await self.ajudge(self._excused, lease, error)
+        if outcome is not None:
+            return outcome
+        try:
+            answer = await getattr(lease.instance, decides.name)(HandlerContext(lease, self.stop), error)
+        except BaseException as other:
+            if isinstance(other, asyncio.CancelledError) and lease.is_stopped:
+                raise
+            return await self.ajudge(partial(self._failed_deciding, error), lease, other)
+        return await self.ajudge(partial(self._decided, error), lease, answer)
 
     def judged(self, lease: Lease, answer: object) -> RowOutcome:
         """Return what a handler's answer comes to. What is wrong with it counts as a failure of the handler."""
@@ -146,30 +171,72 @@ class HandlerExecutor:
         if isinstance(answer, Move):
             return self._move(lease, answer)
         if isinstance(answer, Retry):
-            error = answer.error if isinstance(answer.error, BaseException) else None
-            text = described(error) if error is not None else str(answer.error)
-            return self._fail(lease, text or "The handler asked for a retry.", error, answer.after)
+            return self._retry(lease, answer)
+        if isinstance(answer, Park):
+            return self._park_as_asked(lease, answer)
         raise TypeError(
-            f"The handler returned {answer!r}. It must return a state, None for not yet, a Move or a Retry."
+            f"The handler returned {answer!r}. It must return a state, None for not yet, a Move, a Retry or a Park."
         )
 
     def judge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
         """Return what an exception of a handler comes to."""
         self._end(lease)
         try:
-            if self._has_moved_itself(lease):  # the move stands, and the row is no longer ours to fail
-                return TransitionedItself(lease, error=described(error), exception=error)
-            return self._judge_error(lease, error)
+            return self._excused(lease, error) or self._decide(lease, error)
         except BaseException:  # noqa: BLE001 - of the exception's own making, or of what is left of the instance
             return self._fail(lease, described(error), error, None)
+
+    def _decide(self, lease: Lease, error: BaseException) -> RowOutcome:
+        """Ask what decides on errors, if there is such a thing, and else the policy."""
+        decides = lease.schedule.on_error
+        if decides is None or lease.started_at is None:
+            return self._fail(lease, described(error), error, None)
+        method = getattr(lease.instance, decides.name)
+        try:
+            call = async_to_sync(method) if decides.is_async else method
+            answer = call(HandlerContext(lease, self.stop), error)
+        except BaseException as other:  # noqa: BLE001 - code of the user's
+            return self._failed_deciding(error, lease, other)
+        return self._decided(error, lease, answer)
+
+    def _decided(self, error: BaseException, lease: Lease, answer: object) -> RowOutcome:
+        """Return what the answer of what decides on errors comes to. None leaves the error to the policy."""
+        self._end(lease)
+        try:
+            if answer is None and not self._has_moved_itself(lease):
+                return self._fail(lease, described(error), error, None)
+            if isinstance(answer, Retry) and answer.error == "":
+                answer = replace(answer, error=error)
+            return self.judge(lease, answer)
+        except BaseException as other:  # noqa: BLE001 - as in judged()
+            return self._failed_deciding(error, lease, other)
+
+    def _failed_deciding(self, error: BaseException, lease: Lease, other: BaseException) -> RowOutcome:
+        """Return what becomes of a row when what decides on errors raises: not yet, if that is what it says, else a failure."""
+        self._end(lease)
+        if other is not error and other.__context__ is None:
+            other.__context__ = error
+        if (outcome := self._excused(lease, other)) is not None:
+            return outcome
+        name = "" if lease.schedule.on_error is None else lease.schedule.on_error.name
+        text = "" if other is error else f"\n{name}(), which decides on errors, raised {described(other)}"
+        return self._fail(lease, f"{described(error)}{text}", other, None)
 
     def not_moved(self, outcome: RowOutcome) -> RowOutcome:
         """Return what becomes of a row that its handler moved in a transaction which was then undone."""
         if outcome.exception is not None:
-            return self._judge_error(outcome.lease, outcome.exception)
+            lease, error = outcome.lease, outcome.exception
+            return self._excused(lease, error, has_moved=False) or self._fail(lease, described(error), error, None)
         return self._wait(outcome.lease, None)
 
-    def _judge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
+    def _excused(self, lease: Lease, error: BaseException, *, has_moved: bool | None = None) -> RowOutcome | None:
+        """Return what becomes of a row whose handler has raised what is no failure; None if it is one.
+
+        :param has_moved: whether the handler moved the row before, if not its instance is to say so.
+        """
+        if self._has_moved_itself(lease) if has_moved is None else has_moved:
+            # The move stands, and the row is no longer ours to fail.
+            return TransitionedItself(lease, error=described(error), exception=error)
         if isinstance(error, TryAgainLater):
             return self._wait(lease, error.after)
         if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
@@ -178,7 +245,7 @@ class HandlerExecutor:
             if isinstance(outcome, Waited):
                 outcome.error, outcome.exception = shortened(described(error)), error
             return outcome
-        return self._fail(lease, described(error), error, None)
+        return None
 
     def _is_forgiven(self, lease: Lease, trouble: Trouble) -> bool:
         """Say whether a database is to blame and not the row: if it is away, or has cut the connection a few times."""
@@ -212,8 +279,8 @@ class HandlerExecutor:
     def refuse(self, outcome: RowOutcome, error: BaseException) -> RowOutcome:
         """Return what becomes of a row whose outcome could not be written."""
         lease, text = outcome.lease, f"The {outcome} could not be written. {described(error)}"
-        if isinstance(outcome, Transitioned) and not outcome.is_by_policy:
-            other = self._fail(lease, text, error, None)
+        if outcome.update or (isinstance(outcome, Transitioned) and not outcome.is_by_policy):
+            other = self._fail(lease, text, error, None)  # without what the handler wanted written
         else:
             text = f"{outcome.error}\n{text}" if outcome.error else text
             other = self._park(lease, text, error, max(outcome.failures, lease.failures))
@@ -249,16 +316,29 @@ class HandlerExecutor:
         bound.judge.require_state(to_status, lease.label, lease.status)
         if refusal := bound.judge.refusal(lease.label, row, lease.status, to_status):
             raise refusal
-        if move.update:
-            read_update(bound.model, move.update)
         return Transitioned(
             lease,
             to_status=to_status,
             delay=bound.entry_delay(to_status, seconds_of(move.after, "after")),
             update=move.update,
+            group=group_of(lease.lane, move.update) if move.update else None,
             metadata=move.metadata,
             written_metadata=read_metadata(move.metadata),
         )
+
+    def _retry(self, lease: Lease, retry: Retry) -> RowOutcome:
+        group = group_of(lease.lane, retry.update) if retry.update else None
+        text, error = in_words(retry.error)
+        outcome = self._fail(lease, text or "The handler asked for a retry.", error, retry.after)
+        outcome.update, outcome.group = retry.update, group
+        return outcome
+
+    def _park_as_asked(self, lease: Lease, park: Park) -> RowOutcome:
+        reason, error = in_words(park.reason)
+        reason = shortened(reason)
+        if self._is_timed_out(lease):
+            return self._time_out(lease, reason)
+        return ParkedByHandler(lease, failures=lease.failures, error=reason, exception=error)
 
     def _time_out(self, lease: Lease, error: str = "") -> RowOutcome:
         schedule = lease.schedule
@@ -314,25 +394,3 @@ class HandlerExecutor:
     def _park(self, lease: Lease, error: str, exception: BaseException | None, failures: int | None = None) -> Parked:
         failures = lease.failures if failures is None else failures
         return Parked(lease, failures=failures, error=shortened(error), exception=exception)
-
-
-def described(error: BaseException) -> str:
-    """Return an error in words, also one whose own words fail."""
-    try:
-        text = _WORDS[type(error)].format(error) if type(error) in _WORDS else str(error)
-    except BaseException:  # noqa: BLE001
-        text = "(it cannot say what)"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def shortened(error: str) -> str:
-    """Return an error as a text column can keep it."""
-    error = error.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-    return error if len(error) <= LONGEST_ERROR else f"{error[: LONGEST_ERROR - 1]}…"
-
-
-#: What is said of a handler that meant to end a script, or was ended by its own code.
-_WORDS = {
-    SystemExit: "The handler called sys.exit({0.code!r}).",
-    asyncio.CancelledError: "The handler was cancelled by other code.",
-}

@@ -39,6 +39,8 @@ BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 #: What must be as it was for an outcome to be written: whose row it is, and where.
 COMPARED = ("lease_token", "status")
+#: What is written with rows besides the machine's columns, of most: the `updates` and `values` of `Dialect.write_rows()`.
+NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,16 +130,16 @@ class Lane:
         """Give rows back whose handlers have not begun: as if they had not been claimed."""
         return self._write(UNCLAIM, {"key": keys, "was_lease_token": tokens})
 
-    def stay(self, rows: Mapping[str, Sequence[Any]]) -> set[Any]:
+    def stay(self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING) -> set[Any]:
         """Write what became of rows that stay in their state, and end their leases. For `rows` see `Dialect.write_rows()`."""
-        return self._write(STAY, rows, compares=COMPARED)
+        return self._write(STAY, rows, compares=COMPARED, **others)
 
-    def enter(self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()) -> set[Any]:
+    def enter(self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING) -> set[Any]:
         """Move rows, record each move, and end their leases."""
-        return self._write(ENTER, rows, compares=COMPARED, records=True, updates=list(updates))
+        return self._write(ENTER, rows, compares=COMPARED, records=True, **others)
 
     def enter_claimed(
-        self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()
+        self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING
     ) -> dict[Any, Claimed]:
         """Move rows, record each move, and take them anew: their leases go on under the next token."""
         return self.dialect.write_and_read_rows(
@@ -148,7 +150,7 @@ class Lane:
             self.fields,
             compares=COMPARED,
             records=True,
-            updates=list(updates),
+            **others,
         )
 
     def adopt(self, rows: Mapping[str, Sequence[Any]]) -> dict[Any, Claimed]:
@@ -284,6 +286,9 @@ class Lease:
     seconds: float = 0.0
     #: How often an atomic handler was undone because somebody else was in its way.
     conflicts: int = 0
+    #: Of machines that keep tries: who holds the row, and which try in its life this is.
+    owner: str = ""
+    number: int = 0
     #: Which handler in a row this is under one claim, from 1: more only where rows run ahead.
     step: int = 1
 

@@ -17,7 +17,9 @@ from django.dispatch import Signal
 
 from statemachine_fields.machine.listeners import is_heard
 from statemachine_fields.signals import handler_failed, outcome_dropped, row_parked, rows_deleted
+from statemachine_fields.worker.attempts import is_failed_try
 from statemachine_fields.worker.digest import Digest, cause_of
+from statemachine_fields.worker.reporting import Counts, send
 from statemachine_fields.worker.writing import (
     CONFIRM,
     DELETE,
@@ -25,24 +27,20 @@ from statemachine_fields.worker.writing import (
     ENTER_ALONE,
     ENTER_DUE,
     ENTER_EACH,
+    ENTER_TRIED,
     RELEASE,
     STAY,
+    STAY_ALONE,
+    STAY_EACH,
     UNCLAIM,
     Write,
 )
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lease
+    from statemachine_fields.worker.updates import UpdateGroup
 
 logger = logging.getLogger("statemachine_fields.worker")
-
-#: What was counted, by machine, state and kind: how often, and how many seconds handlers took.
-Counts = dict[tuple[str, str, str], tuple[int, float]]
-
-
-def add_to(counts: Counts, key: tuple[str, str, str], number: int, seconds: float) -> None:
-    before, spent = counts.get(key, (0, 0.0))
-    counts[key] = before + number, spent + seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +66,9 @@ class RowOutcome:
     failures: int = 0
     error: str = ""
     exception: BaseException | None = None
+    #: Values for other fields of the row, and how those are written that set the same ones; None if each row is by itself.
+    update: Mapping[str, Any] | None = None
+    group: UpdateGroup | None = None
     #: What this one stands for, which the database would not have.
     instead_of: RowOutcome | None = None
     #: Whether it was sent before, over a connection that broke: it may have been written.
@@ -97,7 +98,8 @@ class RowOutcome:
     def queue(self) -> str | None:
         """What its row has in its queue column, if the machine has one and that is known."""
         name, row = self.lease.lane.bound.queue_name, vars(self.lease.instance) if self.lease.instance else {}
-        return (row[name] or "") if name in row else None
+        known = self.update if self.update and name in self.update else row
+        return (known[name] or "") if name in known else None
 
     def way(self, is_watched: bool) -> Write:
         """Return how it is written.
@@ -151,7 +153,6 @@ class Transitioned(RowOutcome):
     to_status: str
     #: In how many seconds it is due there; None for never.
     delay: float | None = None
-    update: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
     written_metadata: str = "{}"
     record_id: uuid.UUID | None = None
@@ -171,17 +172,15 @@ class Transitioned(RowOutcome):
     def due_state(self) -> str | None:
         return self.to_status
 
-    @property
-    def queue(self) -> str | None:
-        name, update = self.lease.lane.bound.queue_name, self.update or {}
-        return (update[name] or "") if name in update else super(Transitioned, self).queue
-
     def way(self, is_watched: bool) -> Write:
         if is_watched:
             return ENTER_ALONE
+        if self.is_by_policy and is_failed_try(self):
+            return ENTER_EACH if self.update else ENTER_TRIED
+        goes_on = self.delay == 0 and self.lease.lane.runs_ahead
         if self.update:
-            return ENTER_EACH
-        return ENTER_DUE if self.delay == 0 and self.lease.lane.runs_ahead else ENTER
+            return ENTER_EACH if self.group is None else self.group.enter_due if goes_on else self.group.enter
+        return ENTER_DUE if goes_on else ENTER
 
     def report(self, digest: Digest) -> None:
         """Report a move that was made because the row failed for good."""
@@ -196,11 +195,16 @@ class Transitioned(RowOutcome):
 class Stayed(RowOutcome):
     """The row stays in its state, and its lease ends."""
 
-    write = STAY
-
     _: KW_ONLY
     #: In how many seconds it is due; with None only its horizon counts.
     delay: float | None = None
+
+    def way(self, is_watched: bool) -> Write:
+        if not self.update:
+            return STAY
+        if is_watched:
+            return STAY_ALONE
+        return STAY_EACH if self.group is None else self.group.stay
 
     @property
     def due_in(self) -> float | None:
@@ -244,10 +248,19 @@ class Parked(Stayed):
     def horizon(self) -> float | None:
         return None
 
+    #: What is said of it.
+    text: ClassVar[str] = "%s is parked in state %r until somebody calls resume() or moves it. %s"
+
     def report(self, digest: Digest) -> None:
-        text = "%s is parked in state %r until somebody calls resume() or moves it. %s"
-        self._log(digest, logging.ERROR, text)
+        self._log(digest, logging.ERROR, self.text)
         self._send(row_parked, instance=self.lease.instance, error=self.error)
+
+
+@dataclass(slots=True, eq=False)
+class ParkedByHandler(Parked):
+    """The same, because the handler wants it."""
+
+    text = "%s was parked by its handler in state %r until somebody calls resume() or moves it. %s"
 
 
 @dataclass(slots=True, eq=False)
@@ -337,8 +350,12 @@ class Events:
 
     def count(self, machine: str, state: str, kind: str, number: int = 1, seconds: float = 0.0) -> None:
         with self._lock:
-            add_to(self._counts, (machine, state, kind), number, seconds)
+            self._add((machine, state, kind), number, seconds)
             self.total[kind] += number
+
+    def _add(self, key: tuple[str, str, str], number: int, seconds: float) -> None:
+        before, spent = self._counts.get(key, (0, 0.0))
+        self._counts[key] = before + number, spent + seconds
 
     def take_counts(self) -> Counts:
         """Return what was counted since the last time."""
@@ -350,7 +367,7 @@ class Events:
         """Keep counts that could not be written."""
         with self._lock:
             for key, (number, seconds) in counts.items():
-                add_to(self._counts, key, number, seconds)
+                self._add(key, number, seconds)
 
     def committed(self, outcomes: Sequence[RowOutcome]) -> None:
         """Report outcomes of one lane that the database has."""
@@ -381,11 +398,3 @@ class Events:
         """Report code that was to run after a commit and raised. What was committed stands."""
         text = "is committed, and what was to run after that raised."
         outcome.log_fate(self.digest, logging.ERROR, text, cause=cause_of(error), raised=error)
-
-
-def send(signal: Signal, sender: Any, **facts: Any) -> None:
-    """Send a signal. Whatever a receiver raises, what it was told has happened."""
-    try:
-        signal.send_robust(sender, **facts)
-    except BaseException:
-        logger.exception("A receiver of a signal of %s raised this, and those after it were not called.", sender)

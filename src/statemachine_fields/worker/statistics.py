@@ -21,7 +21,8 @@ from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.tallies import Tally, add_up
 from statemachine_fields.worker.connections import Backoff, close_connections
 from statemachine_fields.worker.models import RunStatistics
-from statemachine_fields.worker.outcomes import Counts, Events
+from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.reporting import Counts
 
 WRITE_EVERY = 5.0
 DELETE_EVERY = 3600.0

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, connections, models
 
 from statemachine_fields.db.dialect import is_timeout
+from statemachine_fields.db.tries import keep_try
 from statemachine_fields.exceptions import ConcurrentTransition, DuplicateLiveRow, LeaseLost, RowMissing
+from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.transitioner import Transitioner
-from statemachine_fields.machine.updates import auto_now_fields
+from statemachine_fields.machine.updates import Updates, auto_now_fields
 from statemachine_fields.schedule.wakeups import wake
+from statemachine_fields.worker.attempts import is_failed_try, signed, tries_of
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lane, Lease
@@ -47,11 +50,12 @@ class NotWritten(Exception):
 
 def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
-    return lane.enter(*entries(lane, outcomes))
+    rows, others = entries(lane, outcomes)
+    return lane.enter(rows, others)
 
 
-def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, list[Any]], list[tuple[str, Any]]]:
-    """Return what is given for each row that moves, and what other columns are set to."""
+def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Return what is given for each row that moves, and what other fields are set to."""
     new = [outcome for outcome in outcomes if outcome.record_id is None]
     for outcome, record_id in zip(new, uuid7_many(len(new)), strict=True):
         outcome.record_id = record_id
@@ -62,13 +66,40 @@ def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, lis
         "record": [outcome.record_id for outcome in outcomes],
         "metadata": [outcome.written_metadata for outcome in outcomes],
     }
+    if lane.bound.records_attempts:
+        rows["metadata"] = [signed(outcome) for outcome in outcomes]
+    return rows, other_fields(lane, outcomes)
+
+
+def other_fields(lane: Lane, outcomes: Sequence[RowOutcome]) -> dict[str, Any]:
+    """Return what rows are written with besides the machine's columns: `auto_now` fields, and those of their `update=`, which are
+    the same ones for all of a group."""
     model: Any = lane.bound.model
     fields = auto_now_fields(model)
+    group = outcomes[0].group
+    if not fields and group is None:
+        return {}
+    connection = lane.connection
     draft = model() if fields else None
-    updates = [
-        (field.column, field.get_db_prep_save(field.pre_save(draft, False), lane.connection)) for field in fields
+    updates = [(field.column, field.get_db_prep_save(field.pre_save(draft, False), connection)) for field in fields]
+    values = [
+        (field, [field.get_db_prep_save(_assigned(field, each.update), connection) for each in outcomes])
+        for field in (() if group is None else group.fields)
     ]
-    return rows, updates
+    return {"updates": updates, "values": values}
+
+
+def _assigned(field: Any, update: Any) -> Any:
+    """Return what an assignment would store: of a related row its key."""
+    value = update[field.name]
+    return value if value is None or not field.is_relation else getattr(value, field.target_field.attname)
+
+
+def enter_tried(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
+    """Move rows in one statement whose tries have failed, and keep those."""
+    rows, others = entries(lane, outcomes)
+    errors = [outcome.error for outcome in outcomes]
+    return lane.enter({**rows, "error": errors, **tries_of(outcomes)}, others)
 
 
 def enter_each(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
@@ -86,11 +117,18 @@ def enter_one(outcome: Transitioned) -> bool:
     if row is None:
         return False
     outcome.record_id = outcome.record_id or uuid7()
+    facts = None
+    if lane.bound.records_attempts:
+        facts = read_facts(loaded(signed(outcome)))
+        if is_failed_try(outcome):
+            kept = {name: values[0] for name, values in tries_of([outcome]).items()}
+            keep_try(lane.connection, lane.bound.table, lease.key, lease.token, {**kept, "error": outcome.error})
     transitioner = Transitioner(
         lane.bound,
         row,
         outcome.to_status,
         outcome.metadata,
+        facts=facts,
         update=outcome.update,
         expected=lease.status,
         lease=lease.token,
@@ -117,6 +155,10 @@ def has_record(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
 
 def stay(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
     """Write what became of rows that stay in their state."""
+    return _stay(lane, outcomes, other_fields(lane, outcomes)) if outcomes[0].update else _stay(lane, outcomes)
+
+
+def _stay(lane: Lane, outcomes: Sequence[Stayed], *others: Any) -> set[Any]:
     rows = {
         **compared(outcomes),
         "failures": [outcome.failures for outcome in outcomes],
@@ -124,7 +166,27 @@ def stay(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
         "next_at": [outcome.delay for outcome in outcomes],
         "horizon": [outcome.horizon for outcome in outcomes],
     }
-    return lane.stay(rows)
+    if lane.bound.records_attempts:
+        rows |= tries_of(outcomes)
+    return lane.stay(rows, *others)
+
+
+def stay_each(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
+    """Write rows one by one that stay, with a `save()` of the fields of their `update=`."""
+    return {outcome.lease.key for outcome in outcomes if lock(outcome.lease) and stay_one(outcome)}
+
+
+def stay_one(outcome: Stayed) -> bool:
+    """Write one locked row, loaded anew as for a move; False if it is no longer ours."""
+    lane = outcome.lease.lane
+    if not _stay(lane, [outcome]):
+        return False
+    row: Any = row_of(outcome.lease).get()
+    updates = Updates(lane.bound.model, row, outcome.update)
+    for field, value in updates.given.items():
+        setattr(row, field.name, value)
+    row.save(update_fields=updates.names, using=lane.using)
+    return True
 
 
 def has_stayed(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
@@ -193,6 +255,8 @@ class Write:
     #: them is not known beforehand.
     is_transaction: bool = False
     most: int | None = None
+    #: Whether rows may go on after it under the claim that they have.
+    goes_on: bool = False
 
 
 #: The threads that write, and the one that only a process has whose rows run ahead.
@@ -200,11 +264,14 @@ ROLES, ADVANCER = ("committer", "writer", "housekeeper"), "advancer"
 
 ENTER = Write(enter, has_record)
 #: Of machines that run ahead: where rows that go on wait for the write, what ends does not hold them up, nor they it.
-ENTER_DUE = Write(enter, has_record, ADVANCER)
+ENTER_DUE = Write(enter, has_record, ADVANCER, goes_on=True)
+ENTER_TRIED = Write(enter_tried, has_record)
 ENTER_EACH = Write(enter_each, has_record, "writer", is_transaction=True, most=100)
 #: What runs code of the project's is written alone, so that a receiver that raises undoes nobody else's move.
 ENTER_ALONE = Write(enter_each, has_record, "writer", is_transaction=True, most=1)
 STAY = Write(stay, has_stayed)
+STAY_EACH = Write(stay_each, has_stayed, "writer", is_transaction=True, most=100)
+STAY_ALONE = Write(stay_each, has_stayed, "writer", is_transaction=True, most=1)
 RELEASE = Write(release, was_released)
 UNCLAIM = Write(unclaim, was_released)
 DELETE = Write(delete, was_deleted, "housekeeper", is_transaction=True, most=100)

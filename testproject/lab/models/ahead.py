@@ -54,6 +54,8 @@ class Relay(models.Model):
                 return None
             case "update":
                 return Move(otherwise, update={"note": self.status})
+            case "compute":
+                return Move(otherwise, update={"note": models.F("status")})
             case "break":  # so that nobody can read the row any more
                 Relay.objects.filter(pk=self.pk).update(text="broken")
                 return otherwise
