@@ -946,12 +946,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -970,12 +967,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -990,12 +984,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -1014,12 +1005,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -1578,12 +1566,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -1603,12 +1588,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -1623,12 +1605,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -1648,12 +1627,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM "status_changed_at") *
-        1000000)::bigint END, "code", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
+        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -2007,12 +1983,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
+        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
+        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -2031,12 +2004,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
+        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
+        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -2051,12 +2021,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
+        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
+        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -2075,12 +2042,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM
-        "status_next_at") * 1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
+        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
+        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -2146,14 +2110,10 @@ WITH given AS MATERIALIZED (SELECT *
         RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
             given.record, given.was_status, given.status, given.metadata, 0::float8 AS read_0, t."id" AS read_1,
             t."script" AS read_2, t."note" AS read_3, t."text" AS read_4, t."status" AS read_5, t."status_sequence" AS
-            read_6, CASE WHEN isfinite(t."status_changed_at") THEN (extract(epoch FROM t."status_changed_at") *
-            1000000)::bigint END AS read_7, CASE WHEN isfinite(t."status_next_at") THEN (extract(epoch FROM
-            t."status_next_at") * 1000000)::bigint END AS read_8, t."status_next_at_pinned" AS read_9,
-            t."status_lease_owner" AS read_10, CASE WHEN isfinite(t."status_lease_expires_at") THEN (extract(epoch FROM
-            t."status_lease_expires_at") * 1000000)::bigint END AS read_11, t."status_lease_token" AS read_12, CASE WHEN
-            isfinite(t."status_claimed_at") THEN (extract(epoch FROM t."status_claimed_at") * 1000000)::bigint END AS
-            read_13, t."status_attempts" AS read_14, t."status_failures" AS read_15, t."status_crashes" AS read_16,
-            t."status_error" AS read_17),
+            read_6, t."status_changed_at"::text AS read_7, t."status_next_at"::text AS read_8, t."status_next_at_pinned"
+            AS read_9, t."status_lease_owner" AS read_10, t."status_lease_expires_at"::text AS read_11,
+            t."status_lease_token" AS read_12, t."status_claimed_at"::text AS read_13, t."status_attempts" AS read_14,
+            t."status_failures" AS read_15, t."status_crashes" AS read_16, t."status_error" AS read_17),
     recorded AS (
         INSERT INTO "lab_relaystatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
             transitioned_at)
@@ -2178,13 +2138,10 @@ WITH given AS MATERIALIZED (SELECT *
     WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
         given.was_lease_token AND t."status_lease_owner" = given.was_lease_owner
     RETURNING given.place, (extract(epoch FROM statement_timestamp()) - extract(epoch FROM
-        t."status_changed_at"))::float8, t."id", t."script", t."note", t."text", t."status", t."status_sequence", CASE
-        WHEN isfinite(t."status_changed_at") THEN (extract(epoch FROM t."status_changed_at") * 1000000)::bigint END,
-        CASE WHEN isfinite(t."status_next_at") THEN (extract(epoch FROM t."status_next_at") * 1000000)::bigint END,
-        t."status_next_at_pinned", t."status_lease_owner", CASE WHEN isfinite(t."status_lease_expires_at") THEN
-        (extract(epoch FROM t."status_lease_expires_at") * 1000000)::bigint END, t."status_lease_token", CASE WHEN
-        isfinite(t."status_claimed_at") THEN (extract(epoch FROM t."status_claimed_at") * 1000000)::bigint END,
-        t."status_attempts", t."status_failures", t."status_crashes", t."status_error";
+        t."status_changed_at"))::float8, t."id", t."script", t."note", t."text", t."status", t."status_sequence",
+        t."status_changed_at"::text, t."status_next_at"::text, t."status_next_at_pinned", t."status_lease_owner",
+        t."status_lease_expires_at"::text, t."status_lease_token", t."status_claimed_at"::text, t."status_attempts",
+        t."status_failures", t."status_crashes", t."status_error";
 
 -- stay
 WITH given AS MATERIALIZED (SELECT *

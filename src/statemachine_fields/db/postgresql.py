@@ -20,7 +20,13 @@ from statemachine_fields.db.dialect import (
 )
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
-from statemachine_fields.db.postgresql_claims import PostgreSQLClaims, read_columns, read_placed, read_rows
+from statemachine_fields.db.postgresql_claims import (
+    PostgreSQLClaims,
+    read_columns,
+    read_leased,
+    read_rows,
+    without_place,
+)
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
 from statemachine_fields.db.postgresql_text import TERMS, TYPES, array_type, names_of
 from statemachine_fields.db.postgresql_wakeups import PostgreSQLWakeups
@@ -208,9 +214,9 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
             known = self._reading[kind] = times, text
         times, text = known
         keys, params = _many_values(connection, table, rows, updates, values)
-        found = prepared.run(connection, text, params, read_rows)
-        placed = [read_placed(table, fields, times, row, connection) for row in found]
-        return {keys[place - 1]: claimed for place, claimed in placed}
+        found = [without_place(row) for row in prepared.run(connection, text, params, read_rows)]
+        claimed = read_leased(table, fields, times, [row for _place, row in found], connection)
+        return {keys[place - 1]: row for (place, _row), row in zip(found, claimed, strict=True)}
 
     def write_selected(
         self, connection: Any, table: Table, effect: Effect, write: SelectedWrite, select: str, params: Sequence[Any]

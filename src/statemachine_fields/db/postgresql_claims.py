@@ -4,11 +4,11 @@ found that a worker left behind."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared, tries
 from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, Level, NextDue, Recovered, Wanted
-from statemachine_fields.db.clock import EPOCH, MICROSECOND
 from statemachine_fields.db.columns import TIMES, Table
 from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM
 from statemachine_fields.db.postgresql_levels import (
@@ -90,6 +90,9 @@ NEXT_DUE = """
 #: How many rows of a state to look at first, and how many times as many if there are held ones among the last of them.
 FIRST_WALK, LONGER_WALK, LONGEST_WALK = 16, 8, 1_000_000
 
+#: Quicker than any way from a number to a time.
+fromisoformat = datetime.fromisoformat
+
 _claims: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
 _next_due: dict[Table, str] = {}
 
@@ -100,12 +103,7 @@ class PostgreSQLClaims(PostgreSQLLevels):
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
         times, text = claim_text(table, wanted, connection)
         values = (*due_values(table, wanted, connection), wanted.owner, wanted.seconds)
-        rows = prepared.run(connection, text, values, read_rows)
-        is_utc = connection.timezone is not None  # else Python has to find out what local time that is
-        return [
-            (read_quickly(times, row) if is_utc else None) or read_claimed(table, wanted.fields, times, row, connection)
-            for row in rows
-        ]
+        return read_leased(table, wanted.fields, times, prepared.run(connection, text, values, read_rows), connection)
 
     def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
         text = due_text(table, wanted, connection, lock="")
@@ -152,7 +150,7 @@ class PostgreSQLClaims(PostgreSQLLevels):
 
 
 def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int, ...], str]:
-    """Return the claim of a machine, and which of its columns are times, read as numbers."""
+    """Return the claim of a machine, and which of its columns are times, read as text."""
     kind: tuple[Any, ...] = (table, wanted.fields, wanted.crashes, wanted.keys is None, not wanted.aside)
     if wanted.ranks is not None or wanted.members is not None:
         kind = (*kind, *kind_of(wanted))
@@ -174,20 +172,17 @@ def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int
 def read_columns(
     table: Table, fields: tuple[Any, ...], connection: Any, row: str = ""
 ) -> tuple[tuple[int, ...], list[str]]:
-    """Return how the fields of a leased row are read, and which of them are times, read as numbers: Django's loader is slow,
-    and knows neither the infinite nor years before Christ.
+    """Return how the fields of a leased row are read, and which of them are times, read as text: Django's loader is slow, and
+    knows neither the infinite nor years before Christ.
 
     :param row: how the row is called, if it has to be.
     """
     quote = connection.ops.quote_name
-    slow = [table.columns[name] for name in TIMES]
-    columns = [
-        "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint END".format(row + quote(field.column))
-        if field.column in slow
-        else row + quote(field.column)
-        for field in fields
-    ]
-    return tuple(place for place, field in enumerate(fields) if field.column in slow), columns
+    times = tuple(
+        place for place, field in enumerate(fields) if field.column in [table.columns[name] for name in TIMES]
+    )
+    columns = [row + quote(field.column) + "::text" * (place in times) for place, field in enumerate(fields)]
+    return times, columns
 
 
 def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
@@ -223,14 +218,26 @@ def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]
     return ([*wanted.states], [*wanted.priorities], *which, wanted.limit, wanted.limit)
 
 
+def read_leased(
+    table: Table, fields: tuple[Any, ...], times: tuple[int, ...], rows: list[Any], connection: Any
+) -> list[Claimed]:
+    """Return rows that are leased by now, whatever is wrong with one of them."""
+    # Else Python has to find out what Django would make of a time.
+    is_utc = connection.timezone is not None and connection.timezone_name == "UTC"
+    return [
+        (read_quickly(times, row) if is_utc else None) or read_claimed(table, fields, times, row, connection)
+        for row in rows
+    ]
+
+
 def read_quickly(times: tuple[int, ...], row: Any) -> Claimed | None:
     """Return a row with nothing wrong in it; None if there is. Each has four times, and a function for each would show."""
     try:
         age, *values = row
         for place in times:
-            values[place] = EPOCH + values[place] * MICROSECOND
+            values[place] = fromisoformat(values[place])
         return Claimed(age, tuple(values))
-    except (LookupError, TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return None
 
 
@@ -241,14 +248,11 @@ def read_claimed(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], 
         error, row = row.error, _read_texts(table, fields, times, row.texts)
     age, *values = row
     for place in times:
-        time = values[place]
-        if time is None:  # none of these is empty in a row that was claimed
-            error = error or ValueError(f"{fields[place].column} is infinite.")
-            continue
         try:
-            values[place] = prepared.as_django_reads(time, connection)
-        except (OverflowError, ValueError) as problem:  # of a year that Python does not know
-            values[place], error = None, problem
+            values[place] = prepared.in_django_time(fromisoformat(values[place]), connection)
+        except (OverflowError, TypeError, ValueError):  # infinite, or of a year that Python does not know
+            error = error or ValueError(f"{fields[place].column} is {values[place]}, which Python has no time for.")
+            values[place] = None
     return Claimed(age, tuple(values), error)
 
 
@@ -271,14 +275,12 @@ def read_rows(cursor: Any) -> list[Any]:
         return [_read_row(cursor, result, place) for place in range(result.ntuples)]
 
 
-def read_placed(
-    table: Table, fields: tuple[Any, ...], times: tuple[int, ...], row: Any, connection: Any
-) -> tuple[int, Claimed]:
-    """Return a row that is leased by now, after the place of what was given for it."""
+def without_place(row: Any) -> tuple[int, Any]:
+    """Return the place of what was given for a row that is leased by now, and the rest of it."""
     if isinstance(row, Unread):
         place, *texts = row.texts
-        return int(place or 0), read_claimed(table, fields, times, Unread(row.error, texts), connection)
-    return row[0], read_claimed(table, fields, times, row[1:], connection)
+        return int(place or 0), Unread(row.error, texts)
+    return row[0], row[1:]
 
 
 def _read_row(cursor: Any, result: Any, place: int) -> Any:
@@ -298,5 +300,5 @@ def _read_texts(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], t
         if text is None or field.column not in ours:
             row.append(None)
         else:
-            row.append(int(text) if place in times else field.to_python(text))
+            row.append(text if place in times else field.to_python(text))
     return row

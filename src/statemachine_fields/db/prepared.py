@@ -182,9 +182,13 @@ def _new_cursor(connection: Any) -> PreparingCursor | None:
 
 def as_django_reads(microseconds: int, connection: Any) -> datetime.datetime:
     """Return a time as the connection would: aware, or without USE_TZ naive and local."""
-    time = EPOCH + microseconds * MICROSECOND
+    return in_django_time(EPOCH + microseconds * MICROSECOND, connection)
+
+
+def in_django_time(time: datetime.datetime, connection: Any) -> datetime.datetime:
+    """Return a time as the connection would, which is in UTC, or without USE_TZ naive and local."""
     if connection.timezone is not None:
-        return time
+        return time.astimezone(datetime.UTC)
     return time.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
 
 

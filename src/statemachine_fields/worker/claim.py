@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from django.db import DatabaseError, models
@@ -278,16 +279,33 @@ def load_rows(lane: Lane, attnames: list[str], rows: list[Any]) -> list[Any]:
     is_loaded_by_django = is_made_by_django and from_db is models.Model.from_db.__func__  # type: ignore[attr-defined]
     if not (lane.has_plain_attributes and is_loaded_by_django) or (is_watched and not is_made_plainly(model)):
         return [model.from_db(using, attnames, row) for row in rows]
-    instances = []
-    for row in rows:
-        instance = model.__new__(model)
+    instances: list[Any] = compiled_loader(tuple(attnames))(model, using, rows)
+    return instances
+
+
+@cache
+def compiled_loader(attnames: tuple[str, ...]) -> Callable[[type[models.Model], str, list[Any]], list[Any]]:
+    """Return what makes instances of rows, written out for these fields: a dictionary takes half as long to write down as to
+    fill from pairs."""
+    values = [f"value_{place}" for place in range(len(attnames))]
+    pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(attnames, values, strict=True))
+    scope: dict[str, Any] = {"ModelState": ModelState}
+    exec(LOADER.format(values=", ".join(values), pairs=pairs), scope)  # noqa: S102 - of names that Python has accepted
+    loader: Callable[[type[models.Model], str, list[Any]], list[Any]] = scope["load"]
+    return loader
+
+
+LOADER = """
+def load(model, using, rows):
+    new, instances = model.__new__, []
+    for {values}, in rows:
         state = ModelState()
         state.adding, state.db = False, using
-        data = vars(instance)
-        data["_state"] = state
-        data.update(zip(attnames, row, strict=True))
+        instance = new(model)
+        instance.__dict__ = {{"_state": state, {pairs}}}
         instances.append(instance)
     return instances
+"""
 
 
 def _ordinal(number: int) -> str:
