@@ -234,8 +234,8 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         return int(getattr(row, bound.names.lease_token))
 
     moving: dict[str, Any] = {"status": kind.to_status, "next_at": 60.0, "record": uuid7(), "metadata": "{}"}
-    taking = {"lease_owner": "me", "lease_expires_at": 60.0}
-    staying = {"failures": 1, "error": "no", "next_at": 60.0, "horizon": 600.0}
+    taking: dict[str, Any] = {"lease_owner": "me", "lease_expires_at": 60.0}
+    staying: dict[str, Any] = {"failures": 1, "error": "no", "next_at": 60.0, "horizon": 600.0}
     yield "claim what is due", lambda row: dialect.claim(connection, table, wanted())
     yield "claim all but what is set aside", lambda row: dialect.claim(connection, table, wanted(aside=[row.pk]))
     yield "claim what a worker may have died of", lambda row: dialect.claim(connection, table, wanted(1))

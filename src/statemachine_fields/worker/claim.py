@@ -258,7 +258,7 @@ class Claimer:
             keys = [lease.key for lease in leases]
             send(leases_claimed, sender, machine=machine, using=lane.using, keys=keys, owner=self.owner)
         for lease in leases:
-            if not lease.is_recovered:
+            if not lease.crashes:
                 continue
             facts: dict[str, Any] = {"crashes": lease.crashes, "error": lease.error}
             kind = ("recovered", str(lane), lease.status, lease.crashes)

@@ -372,10 +372,10 @@ class ClaimLoop:
             self.inflight.took(leases)
             self.claimed_rows += len(leases)
             for lease in leases:
-                if lease.is_recovered:
+                if lease.crashes:
                     self.inflight.suspects.add(lease)
                     self.events.count(str(lane), lease.status, "recovered")
-            for state, number in Counter(lease.status for lease in leases).items():
+            for state, number in Counter([lease.status for lease in leases]).items():
                 self.events.count(str(lane), state, "claimed", number)
             if leases:
                 self.on_late(self.inflight.buffer.put(lane, leases))

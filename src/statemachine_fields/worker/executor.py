@@ -99,10 +99,9 @@ class HandlerExecutor:
             if outcome is not None:
                 return outcome
             method, arguments = self.begin(lease)
-            answer = method(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return self.judge(lease, method(*arguments))
+        except BaseException as error:  # noqa: BLE001 - of the handler, or of what is wrong with its answer
             return self.judge_error(lease, error)
-        return self.judged(lease, answer)
 
     async def arun(self, lease: Lease) -> RowOutcome:
         """As `run()`, for a handler that is a coroutine function."""

@@ -18,6 +18,8 @@ from statemachine_fields.worker.outcomes import RowOutcome
 #: A row that was claimed ahead is given back after so many seconds, if no handler has begun for so long: another process may
 #: have time for it.
 KEPT_WAITING, STALLED = 0.12, 0.1
+#: Of so many rows that are taken, one tells how many are left, and each of the last so many: to ask takes as long as to take.
+TOLD_EVERY = 16
 #: How long an outcome waits for others to be written with, while there are more to come.
 LINGER = 0.005
 
@@ -103,7 +105,9 @@ class Buffer:
                 continue
             if self._limits:
                 self._running[lane.queue] += 1
-            self.on_low(lane, len(rows))
+            left = len(rows)
+            if left < TOLD_EVERY or left % TOLD_EVERY == 0:
+                self.on_low(lane, left)
             return lease
         return None
 

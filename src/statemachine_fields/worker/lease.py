@@ -308,10 +308,6 @@ class Lease:
         return handler is not None and handler.is_async
 
     @property
-    def is_recovered(self) -> bool:
-        return self.crashes > 0
-
-    @property
     def is_trusted(self) -> bool:
         return not self.is_lost and now() < self.trusted_until
 

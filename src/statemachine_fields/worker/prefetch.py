@@ -9,6 +9,8 @@ from statemachine_fields.schedule.wakeups import ASK_AGAIN_AFTER
 
 #: A claim that was used up within this many seconds was too small; one that lasted longer than the other was too large.
 TOO_SOON, TOO_LATE = 0.5, 2.0
+#: How many times as large the next one is, and where it was used up within a moment.
+LARGER, MUCH_LARGER, AT_ONCE = 2, 4, 0.05
 #: How long a row that was claimed ahead is to wait for a handler's end, at most, by how long those before it ran.
 AHEAD_SECONDS = 0.1
 #: How much the last handler's time counts for how long they run.
@@ -78,7 +80,7 @@ class Prefetch:
             lasted = now - self.claimed_at
             if lasted < TOO_SOON:
                 self.has_grown = self.size < self.most
-                self.size = min(self.size * 2, self.most)
+                self.size = min(self.size * (MUCH_LARGER if lasted < AT_ONCE else LARGER), self.most)
             elif lasted > TOO_LATE:
                 self.size = max(self.size // 2, self.least)
         self.was_full, self.was_empty = got == asked, not got
