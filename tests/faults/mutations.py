@@ -357,9 +357,16 @@ MUTATIONS = [
     Mutation(
         "a lost answer to a move that goes on is taken for unwritten",
         AHEAD,
-        "        self.write = Write(self.enter, has_record, ADVANCER)",
-        "        self.write = Write(self.enter, lambda lane, outcomes: set(), ADVANCER)",
+        "        self.write = Write(self.enter, has_record, ADVANCERS[0])",
+        "        self.write = Write(self.enter, lambda lane, outcomes: set(), ADVANCERS[0])",
         (RUN_AHEAD, RUN_AHEAD_FAULTS),
+    ),
+    Mutation(
+        "two threads take outcomes at the same time",
+        "worker/inflight.py",
+        "        if not self._turn.acquire(timeout=timeout):\n            return []\n        try:\n",
+        "        self._turn = threading.Lock()\n        self._turn.acquire()\n        try:\n",
+        ("tests/worker/test_buffer.py",),
     ),
     Mutation(
         "a row is adopted whoever holds it",

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 
 from lab.models import Chore
+from statemachine_fields.worker import inflight
 from statemachine_fields.worker.inflight import Buffer, Outbox
 from statemachine_fields.worker.outcomes import Waited
 from tests.worker.rows import lane_of, lease_on
@@ -207,3 +208,22 @@ class TestOutbox:
 
     def test_is_not_waited_for_longer_than_told(self):
         assert Outbox(2).take(0.0) == []
+
+    def test_hands_nothing_to_a_second_thread_while_a_first_one_waits_for_more(self, chores, monkeypatch):
+        monkeypatch.setattr(inflight, "LINGER", 30.0)
+        outbox, taken, waits = Outbox(10), [], threading.Event()
+        first = threading.Thread(target=lambda: taken.append(outbox.take(30.0)), daemon=True)
+
+        def linger(seconds, wait=outbox._now.wait):
+            assert threading.current_thread() is first, "one is enough"
+            waits.set()
+            wait(seconds)
+
+        monkeypatch.setattr(outbox._now, "wait", linger)
+        first.start()
+        outbox.add(outcome := Waited(lease_on(chores)))
+        assert waits.wait(10)
+        assert outbox.take(0.0) == []
+        outbox.flush()
+        first.join(10)
+        assert taken == [[outcome]]

@@ -25,7 +25,7 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lease import Lane, Lease, now
 from statemachine_fields.worker.outcomes import Events, RowOutcome, Transitioned
-from statemachine_fields.worker.writing import ADVANCER, ConnectionLost, Write, entries, has_record, row_of
+from statemachine_fields.worker.writing import ADVANCERS, ConnectionLost, Write, entries, has_record, row_of
 
 #: How many handlers run in a row under one claim, at most. Then the lease ends, and the row is due at once, for anybody.
 MOST_STEPS = 10
@@ -42,7 +42,7 @@ class RunAhead:
     stopping: threading.Event
 
     def __post_init__(self, lanes: Iterable[Lane]) -> None:
-        self.write = Write(self.enter, has_record, ADVANCER)
+        self.write = Write(self.enter, has_record, ADVANCERS[0])
         #: Where rows may go on: lanes of the same machine and database, by the states in them that have a handler.
         self._targets: dict[Lane, dict[str, list[Lane]]] = {}
         lanes = [lane for lane in lanes if lane.runs_ahead]

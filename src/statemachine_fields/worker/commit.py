@@ -27,7 +27,7 @@ from statemachine_fields.worker.inflight import InFlight, Outbox
 from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcomes import Events, Parked, Released, RowOutcome, Transitioned
 from statemachine_fields.worker.writing import (
-    ADVANCER,
+    ADVANCERS,
     ROLES,
     ConnectionLost,
     NotWritten,
@@ -361,8 +361,11 @@ class CommitRouter:
 
     def __init__(self, make_loop: Callable[[str], CommitLoop], lanes: Iterable[Lane]) -> None:
         self._lanes = list(lanes)
-        roles = [*ROLES, ADVANCER] if any(lane.runs_ahead for lane in self._lanes) else ROLES
+        roles = [*ROLES, *ADVANCERS] if any(lane.runs_ahead for lane in self._lanes) else ROLES
         self.loops = {role: make_loop(role) for role in roles}
+        for role in ADVANCERS[1:]:
+            if role in self.loops:
+                self.loops[role].outbox = self.loops[ADVANCERS[0]].outbox
         #: The lanes whose moves run code of the project's.
         self._watched: set[Lane] = set()
         self._asked_at = 0.0

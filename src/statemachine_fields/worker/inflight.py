@@ -174,13 +174,15 @@ class Buffer:
 
 
 class Outbox:
-    """Outcomes waiting to be written. Whoever writes them takes all there are, so that the busier, the larger a group."""
+    """Outcomes waiting to be written. Whoever writes them takes all there are, so that the busier, the larger a group. If more
+    than one thread does, they take in turns."""
 
     def __init__(self, batch_size: int) -> None:
         self._outcomes: deque[RowOutcome] = deque()
         self._batch_size = batch_size
         self._any = threading.Event()
         self._now = threading.Event()
+        self._turn = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._outcomes)
@@ -199,6 +201,14 @@ class Outbox:
 
     def take(self, timeout: float) -> list[RowOutcome]:
         """Return what there is, after a short wait for more to be written with it; nothing after the time-out."""
+        if not self._turn.acquire(timeout=timeout):
+            return []
+        try:
+            return self._take(timeout)
+        finally:
+            self._turn.release()
+
+    def _take(self, timeout: float) -> list[RowOutcome]:
         if not self._any.wait(timeout):
             return []
         if len(self._outcomes) < self._batch_size:

@@ -36,7 +36,7 @@ from statemachine_fields.worker.outcomes import Events
 from statemachine_fields.worker.running import RunLoop
 from statemachine_fields.worker.statistics import StatisticsWriter
 from statemachine_fields.worker.wires import Wires
-from statemachine_fields.worker.writing import ADVANCER
+from statemachine_fields.worker.writing import ADVANCERS
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -88,7 +88,7 @@ class Runner:
         self.heartbeats = [
             Heartbeat(alias, self.inflight, self.own, options.lease_seconds, digest) for alias in self.aliases
         ]
-        quick = [self.commits.loops[role].outbox for role in ("committer", ADVANCER) if role in self.commits.loops]
+        quick = [self.commits.loops[role].outbox for role in ("committer", ADVANCERS[0]) if role in self.commits.loops]
         self.inflight.buffer.on_idle = [*(outbox.flush for outbox in quick), self.claiming.on_idle]
         self.inflight.buffer.on_low = self.claiming.on_low
 

@@ -259,12 +259,13 @@ class Write:
     goes_on: bool = False
 
 
-#: The threads that write, and the one that only a process has whose rows run ahead.
-ROLES, ADVANCER = ("committer", "writer", "housekeeper"), "advancer"
+#: The threads that write, and those that only a process has whose rows run ahead. These share their work: a row waits for its
+#: write there, so that with one alone nothing would be written while rows are read and run.
+ROLES, ADVANCERS = ("committer", "writer", "housekeeper"), ("advancer", "second advancer")
 
 ENTER = Write(enter, has_record)
 #: Of machines that run ahead: where rows that go on wait for the write, what ends does not hold them up, nor they it.
-ENTER_DUE = Write(enter, has_record, ADVANCER, goes_on=True)
+ENTER_DUE = Write(enter, has_record, ADVANCERS[0], goes_on=True)
 ENTER_TRIED = Write(enter_tried, has_record)
 ENTER_EACH = Write(enter_each, has_record, "writer", is_transaction=True, most=100)
 #: What runs code of the project's is written alone, so that a receiver that raises undoes nobody else's move.
