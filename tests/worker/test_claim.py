@@ -40,7 +40,7 @@ def test_a_lease_knows_what_its_row_says():
     set_clock(chore, failures=2, error="before")
     lease = claim_one(lane_of(Chore))
     assert (lease.key, lease.status, lease.sequence, lease.failures, lease.error) == (chore.pk, "NEW", 0, 2, "before")
-    assert (lease.is_recovered, lease.is_trusted, lease.label) == (False, True, f"lab.Chore pk={chore.pk}")
+    assert (lease.crashes, lease.is_trusted, lease.label) == (0, True, f"lab.Chore pk={chore.pk}")
 
 
 def test_rows_come_in_the_order_of_their_urgency():
@@ -84,7 +84,7 @@ def test_what_is_taken_over_is_told_and_logged(told, caplog):
     let_lease_run_out(lot)
     told.clear()
     (lease,) = claim(lane, suspects=True)
-    assert lease.is_recovered
+    assert lease.crashes
     _claimed, recovered = told
     assert (recovered["instance"], recovered["crashes"]) == (lot, 1)
     assert recovered["error"] == "Recovered from dead:1, which stopped extending its lease."
