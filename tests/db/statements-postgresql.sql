@@ -946,9 +946,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -967,9 +967,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -984,9 +984,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -1005,9 +1005,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", "status_changed_at"::text, "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -1566,9 +1566,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -1588,9 +1588,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -1605,9 +1605,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -1627,9 +1627,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
-        "status_sequence", "status_changed_at"::text, "code", "status_next_at"::text, "status_next_at_pinned",
-        "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token", "status_claimed_at"::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -1983,9 +1983,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -2004,9 +2005,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -2021,9 +2023,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -2042,9 +2045,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -2110,10 +2114,11 @@ WITH given AS MATERIALIZED (SELECT *
         RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
             given.record, given.was_status, given.status, given.metadata, 0::float8 AS read_0, t."id" AS read_1,
             t."script" AS read_2, t."note" AS read_3, t."text" AS read_4, t."status" AS read_5, t."status_sequence" AS
-            read_6, t."status_changed_at"::text AS read_7, t."status_next_at"::text AS read_8, t."status_next_at_pinned"
-            AS read_9, t."status_lease_owner" AS read_10, t."status_lease_expires_at"::text AS read_11,
-            t."status_lease_token" AS read_12, t."status_claimed_at"::text AS read_13, t."status_attempts" AS read_14,
-            t."status_failures" AS read_15, t."status_crashes" AS read_16, t."status_error" AS read_17),
+            read_6, to_json(t."status_changed_at")::text AS read_7, to_json(t."status_next_at")::text AS read_8,
+            t."status_next_at_pinned" AS read_9, t."status_lease_owner" AS read_10,
+            to_json(t."status_lease_expires_at")::text AS read_11, t."status_lease_token" AS read_12,
+            to_json(t."status_claimed_at")::text AS read_13, t."status_attempts" AS read_14, t."status_failures" AS
+            read_15, t."status_crashes" AS read_16, t."status_error" AS read_17),
     recorded AS (
         INSERT INTO "lab_relaystatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
             transitioned_at)
@@ -2139,9 +2144,10 @@ WITH given AS MATERIALIZED (SELECT *
         given.was_lease_token AND t."status_lease_owner" = given.was_lease_owner
     RETURNING given.place, (extract(epoch FROM statement_timestamp()) - extract(epoch FROM
         t."status_changed_at"))::float8, t."id", t."script", t."note", t."text", t."status", t."status_sequence",
-        t."status_changed_at"::text, t."status_next_at"::text, t."status_next_at_pinned", t."status_lease_owner",
-        t."status_lease_expires_at"::text, t."status_lease_token", t."status_claimed_at"::text, t."status_attempts",
-        t."status_failures", t."status_crashes", t."status_error";
+        to_json(t."status_changed_at")::text, to_json(t."status_next_at")::text, t."status_next_at_pinned",
+        t."status_lease_owner", to_json(t."status_lease_expires_at")::text, t."status_lease_token",
+        to_json(t."status_claimed_at")::text, t."status_attempts", t."status_failures", t."status_crashes",
+        t."status_error";
 
 -- stay
 WITH given AS MATERIALIZED (SELECT *
@@ -2455,9 +2461,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -2476,9 +2483,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -2493,9 +2501,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -2514,9 +2523,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -2555,9 +2565,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim by queue
 WITH due AS MATERIALIZED (
@@ -2586,9 +2597,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim suspects of queues
 WITH due AS MATERIALIZED (
@@ -2603,9 +2615,10 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
+        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
+        "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- priorities in use
 WITH RECURSIVE level AS (
@@ -2713,36 +2726,7 @@ WITH walked AS MATERIALIZED (
         (WHERE NOT is_taken));
 
 -- enter a state
-WITH given AS (SELECT *, %s::text AS was_status, %s::text AS status, %s::float8 AS next_at, %s::jsonb AS metadata
-        FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) WITH ORDINALITY AS given (key, was_lease_token, record,
-            place)),
-    locked AS MATERIALIZED (
-        SELECT "id" AS key
-        FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
-        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
-    moved AS (
-        UPDATE "lab_dispatch" AS t
-        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
-            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
-            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
-            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
-            "status_error" = ''
-        FROM given
-        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
-            given.was_lease_token AND t."status" = given.was_status
-        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
-            given.record, given.was_status, given.status, given.metadata),
-    recorded AS (
-        INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
-            transitioned_at)
-        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
-        FROM moved)
-    SELECT place
-    FROM moved;
-
--- enter states that are not due alike
-WITH given AS (SELECT *
+WITH given AS MATERIALIZED (SELECT *
         FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
             ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
     locked AS MATERIALIZED (
@@ -2771,10 +2755,10 @@ WITH given AS (SELECT *
     FROM moved;
 
 -- enter a state and go on there
-WITH given AS (SELECT *, %s::text AS was_status, %s::text AS status, %s::float8 AS next_at, %s::jsonb AS metadata,
-    %s::text AS lease_owner, %s::float8 AS lease_expires_at
-        FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) WITH ORDINALITY AS given (key, was_lease_token, record,
-            place)),
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[],
+            %s::text[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token, was_status, status, next_at,
+            record, metadata, lease_owner, lease_expires_at, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
@@ -2794,10 +2778,11 @@ WITH given AS (SELECT *, %s::text AS was_status, %s::text AS status, %s::float8 
         RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
             given.record, given.was_status, given.status, given.metadata, 0::float8 AS read_0, t."id" AS read_1,
             t."queue" AS read_2, t."priority" AS read_3, t."steps" AS read_4, t."status" AS read_5, t."status_sequence"
-            AS read_6, t."status_changed_at"::text AS read_7, t."status_next_at"::text AS read_8,
-            t."status_next_at_pinned" AS read_9, t."status_lease_owner" AS read_10, t."status_lease_expires_at"::text AS
-            read_11, t."status_lease_token" AS read_12, t."status_claimed_at"::text AS read_13, t."status_attempts" AS
-            read_14, t."status_failures" AS read_15, t."status_crashes" AS read_16, t."status_error" AS read_17),
+            AS read_6, to_json(t."status_changed_at")::text AS read_7, to_json(t."status_next_at")::text AS read_8,
+            t."status_next_at_pinned" AS read_9, t."status_lease_owner" AS read_10,
+            to_json(t."status_lease_expires_at")::text AS read_11, t."status_lease_token" AS read_12,
+            to_json(t."status_claimed_at")::text AS read_13, t."status_attempts" AS read_14, t."status_failures" AS
+            read_15, t."status_crashes" AS read_16, t."status_error" AS read_17),
     recorded AS (
         INSERT INTO "lab_dispatchstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
             transitioned_at)
@@ -2808,8 +2793,9 @@ WITH given AS (SELECT *, %s::text AS was_status, %s::text AS status, %s::float8 
     FROM moved;
 
 -- find a row that went on unheard
-WITH given AS (SELECT *, %s::text AS was_lease_owner, %s::float8 AS lease_expires_at
-        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::float8[]) WITH ORDINALITY AS given (key,
+            was_lease_token, was_lease_owner, lease_expires_at, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
@@ -2822,14 +2808,15 @@ WITH given AS (SELECT *, %s::text AS was_lease_owner, %s::float8 AS lease_expire
         given.was_lease_token AND t."status_lease_owner" = given.was_lease_owner
     RETURNING given.place, (extract(epoch FROM statement_timestamp()) - extract(epoch FROM
         t."status_changed_at"))::float8, t."id", t."queue", t."priority", t."steps", t."status", t."status_sequence",
-        t."status_changed_at"::text, t."status_next_at"::text, t."status_next_at_pinned", t."status_lease_owner",
-        t."status_lease_expires_at"::text, t."status_lease_token", t."status_claimed_at"::text, t."status_attempts",
-        t."status_failures", t."status_crashes", t."status_error";
+        to_json(t."status_changed_at")::text, to_json(t."status_next_at")::text, t."status_next_at_pinned",
+        t."status_lease_owner", to_json(t."status_lease_expires_at")::text, t."status_lease_token",
+        to_json(t."status_claimed_at")::text, t."status_attempts", t."status_failures", t."status_crashes",
+        t."status_error";
 
 -- stay
-WITH given AS (SELECT *, %s::text AS was_status, %s::int AS failures, %s::text AS error, %s::float8 AS next_at,
-    %s::float8 AS horizon
-        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
@@ -2846,7 +2833,7 @@ WITH given AS (SELECT *, %s::text AS was_status, %s::int AS failures, %s::text A
     RETURNING given.place;
 
 -- release
-WITH given AS (SELECT *
+WITH given AS MATERIALIZED (SELECT *
         FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
@@ -2861,7 +2848,7 @@ WITH given AS (SELECT *
     RETURNING given.place;
 
 -- release before it was tried
-WITH given AS (SELECT *
+WITH given AS MATERIALIZED (SELECT *
         FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
@@ -2877,8 +2864,9 @@ WITH given AS (SELECT *
     RETURNING given.place;
 
 -- beat
-WITH given AS (SELECT *, %s::float8 AS lease_expires_at
-        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
@@ -3134,9 +3122,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -3155,9 +3143,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -3173,9 +3161,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -3194,9 +3182,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
@@ -3235,9 +3223,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim by queue
 WITH due AS MATERIALIZED (
@@ -3266,9 +3254,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim suspects of queues
 WITH due AS MATERIALIZED (
@@ -3285,9 +3273,9 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", "status_changed_at"::text, "status_next_at"::text,
-        "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at"::text, "status_lease_token",
-        "status_claimed_at"::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- priorities in use
 WITH RECURSIVE level AS (
@@ -3395,36 +3383,7 @@ WITH walked AS MATERIALIZED (
         (WHERE NOT is_taken));
 
 -- enter a state
-WITH given AS (SELECT *, %s::text AS was_status, %s::text AS status, %s::float8 AS next_at, %s::jsonb AS metadata
-        FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) WITH ORDINALITY AS given (key, was_lease_token, record,
-            place)),
-    locked AS MATERIALIZED (
-        SELECT "id" AS key
-        FROM "lab_wish"
-        WHERE "id" = ANY(%s::bigint[])
-        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
-    moved AS (
-        UPDATE "lab_wish" AS t
-        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
-            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => given.next_at),
-            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
-            "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
-            "status_error" = ''
-        FROM given
-        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
-            given.was_lease_token AND t."status" = given.was_status
-        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
-            given.record, given.was_status, given.status, given.metadata),
-    recorded AS (
-        INSERT INTO "lab_wishstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
-            transitioned_at)
-        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
-        FROM moved)
-    SELECT place
-    FROM moved;
-
--- enter states that are not due alike
-WITH given AS (SELECT *
+WITH given AS MATERIALIZED (SELECT *
         FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
             ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
     locked AS MATERIALIZED (
@@ -3453,9 +3412,9 @@ WITH given AS (SELECT *
     FROM moved;
 
 -- stay
-WITH given AS (SELECT *, %s::text AS was_status, %s::int AS failures, %s::text AS error, %s::float8 AS next_at,
-    %s::float8 AS horizon
-        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
@@ -3472,7 +3431,7 @@ WITH given AS (SELECT *, %s::text AS was_status, %s::int AS failures, %s::text A
     RETURNING given.place;
 
 -- release
-WITH given AS (SELECT *
+WITH given AS MATERIALIZED (SELECT *
         FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
@@ -3487,7 +3446,7 @@ WITH given AS (SELECT *
     RETURNING given.place;
 
 -- release before it was tried
-WITH given AS (SELECT *
+WITH given AS MATERIALIZED (SELECT *
         FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
@@ -3503,8 +3462,9 @@ WITH given AS (SELECT *
     RETURNING given.place;
 
 -- beat
-WITH given AS (SELECT *, %s::float8 AS lease_expires_at
-        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
@@ -3762,15 +3722,12 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, "payment_status", "payment_sequence", "payment_changed_at",
-        "payment_next_at", "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at",
-        "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes",
-        "payment_error", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
@@ -3789,15 +3746,12 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, "payment_status", "payment_sequence", "payment_changed_at",
-        "payment_next_at", "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at",
-        "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes",
-        "payment_error", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -3812,15 +3766,12 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, "payment_status", "payment_sequence", "payment_changed_at",
-        "payment_next_at", "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at",
-        "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes",
-        "payment_error", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
@@ -3839,15 +3790,12 @@ WITH due AS MATERIALIZED (
         "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
     RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", CASE WHEN isfinite("status_changed_at") THEN (extract(epoch FROM
-        "status_changed_at") * 1000000)::bigint END, "payment_status", "payment_sequence", "payment_changed_at",
-        "payment_next_at", "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at",
-        "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes",
-        "payment_error", CASE WHEN isfinite("status_next_at") THEN (extract(epoch FROM "status_next_at") *
-        1000000)::bigint END, "status_next_at_pinned", "status_lease_owner", CASE WHEN
-        isfinite("status_lease_expires_at") THEN (extract(epoch FROM "status_lease_expires_at") * 1000000)::bigint END,
-        "status_lease_token", CASE WHEN isfinite("status_claimed_at") THEN (extract(epoch FROM "status_claimed_at") *
-        1000000)::bigint END, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key

@@ -2271,17 +2271,6 @@ UPDATE "lab_dispatch"
 -- again: a move (4)
 COMMIT;
 
--- enter states that are not due alike
-BEGIN IMMEDIATE;
-UPDATE "lab_dispatch"
-    SET "status_lease_token" = "status_lease_token"
-    WHERE "id" IS NULL;
--- again: enter a state (3)
--- again: a move (3)
--- again: a move (4)
--- again: enter a state (3)
-COMMIT;
-
 -- enter a state and go on there
 BEGIN IMMEDIATE;
 UPDATE "lab_dispatch"
@@ -2723,19 +2712,6 @@ UPDATE "lab_wish"
 SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
     FROM "lab_wish"
     WHERE "id" = %s;
-COMMIT;
-
--- enter states that are not due alike
-BEGIN IMMEDIATE;
-UPDATE "lab_wish"
-    SET "status_lease_token" = "status_lease_token"
-    WHERE "id" IS NULL;
--- again: enter a state (3)
--- again: a move (3)
-SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
-    FROM "lab_wish"
-    WHERE "id" = %s;
--- again: enter a state (3)
 COMMIT;
 
 -- stay

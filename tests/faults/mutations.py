@@ -434,8 +434,8 @@ MUTATIONS = [
     Mutation(
         "rows go on in a process that stops",
         AHEAD,
-        "{} if self.stopping.is_set() else self._targets.get(lane, {})",
-        "self._targets.get(lane, {})",
+        "None if is_stopping else self._target(lane, outcome)",
+        "self._target(lane, outcome)",
         (RUN_AHEAD,),
     ),
     Mutation(
@@ -625,8 +625,8 @@ MUTATIONS = [
     Mutation(
         "suspects are not ordered by crashes",
         CLAIMS,
-        "ORDER BY {crashes}, {next_at} LIMIT",
-        "ORDER BY {next_at} LIMIT",
+        "ORDER BY {crashes}, {urgency}{next_at} LIMIT",
+        "ORDER BY {urgency}{next_at} LIMIT",
         (f"{CLAIMING}::TestSuspects",),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from django.db import connection
 from django.db.models.signals import post_init
 
 from lab.models import Chore, Lot, Sensor
@@ -33,6 +34,17 @@ def test_a_row_is_loaded_as_a_query_would(model, values, django_assert_num_queri
     fresh = model.objects.get()
     assert loaded == {name: getattr(fresh, name) for name in loaded}
     assert (lease.instance._state.db, lease.instance._state.adding) == ("default", False)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL writes times in several styles")
+@pytest.mark.parametrize("style", ["German, DMY", "SQL, MDY", "Postgres, DMY"])
+def test_times_are_read_whatever_the_style_of_the_server(style):
+    chore = Chore.objects.create()
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL datestyle = %s", [style])
+    lease = claim_one(lane_of(Chore))
+    assert lease.load_error is None
+    assert lease.instance.status_changed_at == chore.status_changed_at
 
 
 def test_a_lease_knows_what_its_row_says():

@@ -90,6 +90,8 @@ NEXT_DUE = """
 #: How many rows of a state to look at first, and how many times as many if there are held ones among the last of them.
 FIRST_WALK, LONGER_WALK, LONGEST_WALK = 16, 8, 1_000_000
 
+#: A time in words that Python reads, whatever the `DateStyle` of the server is. They are in quotes.
+ISO = "to_json({})::text"
 #: Quicker than any way from a number to a time.
 fromisoformat = datetime.fromisoformat
 
@@ -181,8 +183,8 @@ def read_columns(
     times = tuple(
         place for place, field in enumerate(fields) if field.column in [table.columns[name] for name in TIMES]
     )
-    columns = [row + quote(field.column) + "::text" * (place in times) for place, field in enumerate(fields)]
-    return times, columns
+    columns = [row + quote(field.column) for field in fields]
+    return times, [ISO.format(column) if place in times else column for place, column in enumerate(columns)]
 
 
 def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
@@ -235,7 +237,7 @@ def read_quickly(times: tuple[int, ...], row: Any) -> Claimed | None:
     try:
         age, *values = row
         for place in times:
-            values[place] = fromisoformat(values[place])
+            values[place] = fromisoformat(values[place][1:-1])
         return Claimed(age, tuple(values))
     except (TypeError, ValueError):
         return None
@@ -249,7 +251,7 @@ def read_claimed(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], 
     age, *values = row
     for place in times:
         try:
-            values[place] = prepared.in_django_time(fromisoformat(values[place]), connection)
+            values[place] = prepared.in_django_time(fromisoformat(values[place][1:-1]), connection)
         except (OverflowError, TypeError, ValueError):  # infinite, or of a year that Python does not know
             error = error or ValueError(f"{fields[place].column} is {values[place]}, which Python has no time for.")
             values[place] = None

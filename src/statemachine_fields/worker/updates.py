@@ -22,7 +22,7 @@ from django.db.models.fields.related_descriptors import (
 from django.db.models.query_utils import DeferredAttribute
 
 from statemachine_fields.machine.updates import is_expression, is_left_to_django, read_update
-from statemachine_fields.worker.writing import ADVANCER, Write, enter, has_record, has_stayed, stay
+from statemachine_fields.worker.writing import ADVANCERS, Write, enter, has_record, has_stayed, stay
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.lease import Lane
@@ -44,7 +44,7 @@ class UpdateGroup:
 
     fields: tuple[Any, ...]
     enter: Write = field(default_factory=lambda: Write(enter, has_record))
-    enter_due: Write = field(default_factory=lambda: Write(enter, has_record, ADVANCER, goes_on=True))
+    enter_due: Write = field(default_factory=lambda: Write(enter, has_record, ADVANCERS[0], goes_on=True))
     stay: Write = field(default_factory=lambda: Write(stay, has_stayed))
 
 
