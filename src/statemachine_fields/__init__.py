@@ -25,6 +25,7 @@ from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
 from statemachine_fields.schedule.handlers import handler
+from statemachine_fields.schedule.waiting import Event
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -39,6 +40,7 @@ __all__ = [
     "ConcurrentTransition",
     "Duration",
     "Durations",
+    "Event",
     "ImportResult",
     "InvalidStateTransition",
     "Refusal",

@@ -176,6 +176,7 @@ class RowMissing(StateMachineError):
 #: What to do instead of writing a column with a query, by what the column is about.
 RECORDED = ", and leave no record. Use bulk_transition() for many rows, or transition_to() for one."
 TIMED = ". Use run_at(), release() or resume() of the row."
+DELIVERED = ". Use deliver(), which counts each event that a row gets."
 
 
 class UnrecordedStatusChange(StateMachineError):

@@ -23,6 +23,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "crashes",
         "error",
     ),
+    "inbox": ("inbox",),
 }
 
 #: Those that are times. First the one that may be computed from others, as some databases set one column after the other.
@@ -40,6 +41,7 @@ EMPTY: dict[str, Any] = {
     "failures": 0,
     "crashes": 0,
     "error": "",
+    "inbox": 0,
 }
 
 #: The field names for which `<Model>StateTransition` says enough.

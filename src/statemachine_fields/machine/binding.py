@@ -23,7 +23,7 @@ from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.updates import is_expression
 from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
-from statemachine_fields.schedule.handlers import collect_handlers, is_timed_on
+from statemachine_fields.schedule.handlers import collect_handlers
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.rows import ScheduleQuestions
 
@@ -62,6 +62,8 @@ class Binding(ScheduleQuestions[M]):
         states = self.graph.states.items() if self.is_timed else ()
         schedules = {value: Schedule.of(value, state, handlers.get(value), machine.queue) for value, state in states}
         self.schedules = MappingProxyType(schedules)
+        for schedule in schedules.values():
+            _check_wait(model, schedule)
         #: The attribute that has the key of the row with the machine's columns.
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
@@ -213,15 +215,33 @@ class Binding(ScheduleQuestions[M]):
         )
 
 
+def _check_wait(model: type[models.Model], schedule: Schedule) -> None:
+    """Refuse a state of which nobody, or more than one, says where its rows go when what they wait for has happened."""
+    until, handler = schedule.until, schedule.handler
+    if until is None or until.needs_handler == (handler is not None):
+        return
+    what = f"{model._meta.label}: {schedule.state!r} waits for {until}"
+    if handler is None:
+        raise ValueError(
+            f"{what}, and nothing says where its rows go then. Write a handler for the state, or say it in {until!r}."
+        )
+    raise ValueError(
+        f"{what}, which moves its rows to {' or '.join(map(repr, until.targets))} by itself, and {handler.name}() handles the "
+        "state as well. Leave the states to move to out and decide in the handler, or remove the handler."
+    )
+
+
 def prepare(model: type[models.Model], field: StatusField) -> None:
     """Add to a class what only it can tell that it needs, and bind it as soon as it is complete and registered."""
     machine: Any = field.machine
     # Here and not beside the other columns, because a subclass may be the first to have a handler.
-    if not is_timed_on(model, machine, field.accessor):
+    features = features_of(machine, model, field.accessor)
+    columns = schedule_columns(machine, machine.names, features)
+    if "schedule" not in features:
         # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE.
         add_indexes(model, [models.Index(fields=[field.name])] if machine.db_index else [])
-    elif not any(is_taken(model, each) for each in machine.names.schedule):
-        for column, schedule_column in schedule_columns(machine, machine.names).items():
+    elif not any(is_taken(model, each) for each in columns):
+        for column, schedule_column in columns.items():
             model.add_to_class(column, schedule_column)
         add_indexes(model, schedule_indexes(model, machine.names))
     meta = model._meta

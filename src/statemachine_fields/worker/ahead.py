@@ -52,7 +52,7 @@ class RunAhead:
                 for other in lanes
                 if other.bound is lane.bound and other.using == lane.using
                 for state, schedule in other.schedules.items()
-                if schedule.handler is not None
+                if schedule.acts
             }
         #: Says how many more rows may go on in a lane.
         self.room: Callable[[Lane], int] = lambda lane: sys.maxsize

@@ -26,6 +26,7 @@ from statemachine_fields.worker.digest import Digest, cause_of
 from statemachine_fields.worker.executor import described
 from statemachine_fields.worker.lease import Lane, Lease, now, row_fields, shown
 from statemachine_fields.worker.outcomes import send
+from statemachine_fields.worker.waits import find_out
 from statemachine_fields.worker.writing import is_in_the_way, is_lost_statement
 
 logger = logging.getLogger("statemachine_fields.worker")
@@ -195,6 +196,8 @@ class Claimer:
                     trusted_until,
                 )
             )
+        if lane.waits:
+            find_out(lane, leases)
         return leases
 
     def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:

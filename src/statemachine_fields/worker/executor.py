@@ -72,7 +72,9 @@ class HandlerExecutor:
             return self._give_up(lease, reason, None, lease.failures, {"crashes": lease.crashes})
         if schedule.delete_after is not None and (self.fires_deletions or schedule.is_to_be_deleted(lease.age)):
             return Deleted(lease)
-        if schedule.handler is not None:
+        if lease.awaited is not None and lease.awaited.has_happened:
+            return None if schedule.handler is not None else self._move(lease, lease.awaited.move())
+        if schedule.handler is not None and lease.awaited is None:
             return None
         if self._is_timed_out(lease):
             return self._time_out(lease)
@@ -240,7 +242,7 @@ class HandlerExecutor:
         if self._is_timed_out(lease):
             return self._time_out(lease)
         delay = seconds_of(after, "after")
-        delay = lease.schedule.retry_after if delay is None else delay
+        delay = lease.schedule.wait_delay if delay is None else delay
         return Waited(lease, delay=delay, failures=lease.failures)
 
     def _move(self, lease: Lease, move: Move) -> Transitioned:

@@ -25,6 +25,7 @@ from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, 
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
 from statemachine_fields.schedule.columns import OWNER_LENGTH
+from statemachine_fields.worker.waits import Awaited, WaitKind, waits_of
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -161,13 +162,20 @@ class Lane:
         return any(each.handler is not None and each.handler.is_async for each in self.schedules.values())
 
     @cached_property
+    def waits(self) -> dict[str, WaitKind]:
+        """How it is found out what has happened, for states that wait for something."""
+        return waits_of(self.schedules)
+
+    @cached_property
     def plain_moves(self) -> dict[str, dict[str, float | None]]:
-        """The moves that are legal and that no guard is asked about: when a row is due that has made one."""
+        """The moves that are legal and that nobody is asked about, neither a guard nor what the row has waited for: when a row
+        is due that has made one."""
         if self.bound.guards:
             return {}
         return {
             state: {target: self.bound.entry_delay(target) for target in self.bound.graph.targets(state)}
-            for state in self.schedules
+            for state, schedule in self.schedules.items()
+            if schedule.until is None
         }
 
     @cached_property
@@ -266,6 +274,8 @@ class Lease:
     conflicts: int = 0
     #: Which handler in a row this is under one claim, from 1: more only where rows run ahead.
     step: int = 1
+    #: What has happened of what the row waits for, in a state that waits.
+    awaited: Awaited | None = None
 
     @property
     def label(self) -> str:
