@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from statemachine_fields import checks as _checks  # noqa: F401 - registered for all who import us, installed or not
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
+    EventRefused,
     InvalidStateTransition,
     RetiredState,
     RowLeased,
@@ -30,6 +31,8 @@ from statemachine_fields.schedule.waiting import Event
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.bulk import BulkResult, Refusal
+    from statemachine_fields.machine.delivery import Delivery
+    from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.history_import import ImportResult
     from statemachine_fields.machine.questions import Duration, Durations
 
@@ -38,9 +41,11 @@ __all__ = [
     "BoundMachine",
     "BulkResult",
     "ConcurrentTransition",
+    "Delivery",
     "Duration",
     "Durations",
     "Event",
+    "EventRefused",
     "ImportResult",
     "InvalidStateTransition",
     "Refusal",
@@ -48,6 +53,7 @@ __all__ = [
     "RowLeased",
     "RowMissing",
     "State",
+    "StateEvent",
     "StateMachine",
     "StateMachineAccessor",
     "StateMachineError",
@@ -66,6 +72,8 @@ __all__ = [
 #: answers of what is asked rarely.
 _LATER = {
     "StateTransition": "audit",
+    "StateEvent": "events",
+    "Delivery": "delivery",
     "BulkResult": "bulk",
     "Refusal": "bulk",
     "ImportResult": "history_import",

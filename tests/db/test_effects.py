@@ -37,7 +37,12 @@ EFFECTS = [effect for _name, effect in inspect.getmembers(effects) if isinstance
 COMMON = [effect for effect in EFFECTS if not {Becomes.LATER_OR_HORIZON, Becomes.BLAME} & {*effect.changes.values()}]
 #: Whatever ends a lease.
 ENDS = [ENTER, ANNOUNCE, STAY, RELEASE, UNCLAIM, RECOVER]
-TERMS = Terms(now="now", later="in({seconds})", no_later="in({seconds} by {entered} and {horizon})")
+TERMS = Terms(
+    now="now",
+    later="in({seconds})",
+    no_later="in({seconds} by {entered} and {horizon})",
+    unseen="unseen({inbox}, {seen}, {seconds})",
+)
 TIMED, UNTIMED = Lot.states._meta, Audited.states._meta
 
 each_effect = pytest.mark.parametrize("effect", EFFECTS, ids=str)
@@ -143,7 +148,7 @@ def stored(bound, column):
 
 def told(bound, column, becomes):
     """Return what a column may be given."""
-    if becomes is Becomes.LATER:
+    if becomes in (Becomes.LATER, Becomes.DUE):
         return st.floats(0, 1000) | st.none() if field_of(bound, column).null else st.floats(0, 1000)
     return st.sampled_from([*bound.graph.states]) if column == "status" else stored(bound, column)
 

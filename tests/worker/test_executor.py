@@ -17,6 +17,7 @@ from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.schedule.policy import Policy, Schedule
 from statemachine_fields.schedule.waiting import Until
 from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
+from statemachine_fields.worker.awaited import Awaited
 from statemachine_fields.worker.connections import Trouble
 from statemachine_fields.worker.executor import (
     AWAY_SECONDS,
@@ -37,7 +38,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
-from statemachine_fields.worker.waits import Awaited, Unknown
+from statemachine_fields.worker.waits import Unknown
 from tests.worker.rows import lane_of
 
 DAY = 24 * 60 * 60.0

@@ -49,6 +49,11 @@ class Aging:
             f"UPDATE {self.name} SET {changes}",
             f"UPDATE {self.audit} SET {transitioned_at} = {self._older(self._stopped(transitioned_at))}",
         ]
+        if table.has_inbox:
+            delivered_at = connection.ops.quote_name("delivered_at")
+            self._texts.append(
+                f"UPDATE {names['events']} SET {delivered_at} = {self._older(self._stopped(delivered_at))}"
+            )
 
     def pass_time(self, stopped_at: datetime.datetime, step: datetime.timedelta) -> None:
         """Make all rows and records older by a step, and what was written after an instant as if written at it."""

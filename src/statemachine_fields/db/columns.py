@@ -60,6 +60,7 @@ class Names:
         endings = [f"_{plain}" for plain in PLAIN_FIELDS if status.endswith(f"_{plain}")]
         self.prefix = status.removesuffix(endings[0]) if endings else status
         self.reverse_accessor = f"{status}_transitions"
+        self.event_accessor = f"{status}_events"
         self._by_feature: dict[str, tuple[str, ...]] = {}
         for feature, columns in FEATURES.items():
             named = {column: status if column == "status" else f"{self.prefix}_{column}" for column in columns}
@@ -85,15 +86,22 @@ class Names:
         return self._by_feature["schedule"]
 
     def audit_model(self, model_name: str) -> str:
+        return self._model(model_name, "StateTransition")
+
+    def event_model(self, model_name: str) -> str:
+        return self._model(model_name, "StateEvent")
+
+    def _model(self, model_name: str, kind: str) -> str:
+        """Return the name of a model that belongs to the machine."""
         if self.status in PLAIN_FIELDS:
-            return f"{model_name}StateTransition"
+            return f"{model_name}{kind}"
         words = "".join(word.capitalize() for word in self.prefix.split("_"))
-        return f"{model_name}{words}StateTransition"
+        return f"{model_name}{words}{kind}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The names, in the database, of a machine's columns and of its audit table."""
+    """The names, in the database, of a machine's columns and of its further tables."""
 
     name: str
     key: str
@@ -103,13 +111,21 @@ class Table:
     key_field: models.Field[Any, Any]
     id_field: models.Field[Any, Any]
     time_field: models.Field[Any, Any]
+    #: Of a machine that has an inbox.
+    events: str = ""
 
     @property
     def is_timed(self) -> bool:
         return "next_at" in self.columns
 
+    @property
+    def has_inbox(self) -> bool:
+        return "inbox" in self.columns
+
     def quoted(self, connection: Any) -> dict[str, str]:
         """Return all names as SQL writes them, for the texts of statements."""
         quote = connection.ops.quote_name
         names = {"name": self.name, "key": self.key, "audit": self.audit, **self.columns}
+        if self.events:
+            names["events"] = self.events
         return {what: quote(name) for what, name in names.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from statemachine_fields.db.columns import Table
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
+    from statemachine_fields.db.inbox import DeliveredEvent, Receipt, Receivers
+    from statemachine_fields.db.riders import Rider
 
 
 #: What comes before a gate in the message that a listener holds it no more.
@@ -35,6 +37,8 @@ class SelectedWrite:
     #: Other columns that are set, and to what.
     updates: Sequence[tuple[str, Any]] = ()
     delay: float | None = None
+    #: With how many events to compare the inbox, where the machine has one and rows wait for events in that state.
+    seen: int | None = None
 
 
 class SelectedWritten(NamedTuple):
@@ -47,6 +51,15 @@ class SelectedWritten(NamedTuple):
     moved: int
     last: Any
     refused: list[tuple[Any, str]]
+
+
+class Written(set[Any]):
+    """The keys of rows that were written, and of those among them that were to sleep and are due at once, because more has come
+    into their inbox than was seen."""
+
+    def __init__(self, keys: Iterable[Any] = (), woken: Iterable[Any] = ()) -> None:
+        super().__init__(keys)
+        self.woken = frozenset(woken)
 
 
 class LockedRow(NamedTuple):
@@ -121,11 +134,13 @@ class Dialect(Protocol):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
-    ) -> set[Any]:
+        riders: Sequence[Rider] = (),
+    ) -> Written:
         """Write many rows, and return the keys of those that were as they had to be and that nobody has locked.
 
         :param rows: a list for each of: `key`, what is compared as `was_status` and so on, what the effect wants (and
             `horizon`, if that bounds it), and of records `record` and `metadata`.
+        :param riders: what else is written for those of them that move. Only where moves are recorded.
         """
         ...
 
@@ -140,6 +155,7 @@ class Dialect(Protocol):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        riders: Sequence[Rider] = (),
     ) -> dict[Any, Claimed]:
         """Write many rows that are leased afterwards, as `write_rows()` does, and return those that were, read as a claim reads
         them, by their keys."""
@@ -161,6 +177,16 @@ class Dialect(Protocol):
 
     def held(self, connection: Any, table: Table, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
         """Return the keys that are still leased with these tokens, locked or not."""
+        ...
+
+    def deliver(self, connection: Any, table: Table, event: DeliveredEvent, receivers: Receivers) -> Receipt:
+        """Put an event into the inbox of a row, and make the row due if it waits for it and nobody holds it."""
+        ...
+
+    def deliver_many(
+        self, connection: Any, table: Table, events: Sequence[DeliveredEvent], receivers: Receivers
+    ) -> list[Receipt]:
+        """Do the same for many rows, in the order of their keys, and answer in the order of the events. In a transaction only."""
         ...
 
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:

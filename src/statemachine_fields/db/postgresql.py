@@ -10,13 +10,15 @@ from statemachine_fields.db import prepared
 from statemachine_fields.db.claims import Claimed
 from statemachine_fields.db.clock import EPOCH
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, sqlstate
+from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, Written, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims, read_columns, read_placed, read_rows
+from statemachine_fields.db.postgresql_events import PostgreSQLEvents
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
 from statemachine_fields.db.postgresql_text import TERMS, TYPES, names_of
 from statemachine_fields.db.postgresql_wakeups import PostgreSQLWakeups
+from statemachine_fields.db.riders import Rider
 
 #: serialization_failure, deadlock_detected, lock_not_available
 CONFLICTS = ("40001", "40P01", "55P03")
@@ -69,8 +71,11 @@ MANY_RECORDED = """
                   given.place, given.record, given.was_status, given.status, given.metadata{kept}),
     recorded AS (
         INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
-        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved){riders}
     SELECT place{read} FROM moved"""
+
+# Of a row that was to sleep and is due at once.
+UNSEEN = "coalesce(t.{inbox} > given.seen, false)"
 
 # How long the row is in its state, if it does not enter it in this statement.
 AGE = "(extract(epoch FROM statement_timestamp()) - extract(epoch FROM t.{changed_at}))::float8"
@@ -106,7 +111,7 @@ LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO
 CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
-class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
+class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, PostgreSQLWakeups):
     """A single statement for each write, in or out of a transaction, with no savepoint. Any number of processes."""
 
     is_one_statement = True
@@ -156,14 +161,22 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
-    ) -> set[Any]:
+        riders: Sequence[Rider] = (),
+    ) -> Written:
         columns = tuple(column for column, _value in updates)
-        kind = (table, effect, compares, records, columns, *rows)
+        kind = (table, effect, compares, records, columns, *rows, *[rider.name for rider in riders])
         text = self._texts.get(kind)
         if text is None:
-            text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, [*rows][1:])
-        keys, params = _many_values(connection, table, rows, updates)
-        return prepared.named_places(keys, prepared.run(connection, text, params))
+            read = [UNSEEN.format(**table.quoted(connection))] if "seen" in rows else []
+            given = [*rows][1:]
+            text = _many_text(connection, table, effect, compares, records, columns, given, read, riders)
+            self._texts[kind] = text
+        keys, params = _many_values(connection, table, rows, updates, riders)
+        found = prepared.run(connection, text, params)
+        if "seen" not in rows:
+            return Written(prepared.named_places(keys, found))
+        woken = [keys[place - 1] for place, is_unseen in found if is_unseen]
+        return Written([keys[place - 1] for place, _is_unseen in found], woken)
 
     def write_and_read_rows(
         self,
@@ -176,17 +189,18 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         compares: tuple[str, ...] = ("lease_token",),
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
+        riders: Sequence[Rider] = (),
     ) -> dict[Any, Claimed]:
         columns = tuple(column for column, _value in updates)
-        kind = (table, effect, compares, records, columns, fields, *rows)
+        kind = (table, effect, compares, records, columns, fields, *rows, *[rider.name for rider in riders])
         if (known := self._reading.get(kind)) is None:
             times, read = read_columns(table, fields, connection, "t.")
             age = NO_AGE if "changed_at" in effect.changes else AGE.format(**table.quoted(connection))
             read = [age, *read]
-            text = _many_text(connection, table, effect, compares, records, columns, [*rows][1:], read)
+            text = _many_text(connection, table, effect, compares, records, columns, [*rows][1:], read, riders)
             known = self._reading[kind] = times, text
         times, text = known
-        keys, params = _many_values(connection, table, rows, updates)
+        keys, params = _many_values(connection, table, rows, updates, riders)
         found = prepared.run(connection, text, params, read_rows)
         placed = [read_placed(table, fields, times, row, connection) for row in found]
         return {keys[place - 1]: claimed for place, claimed in placed}
@@ -199,6 +213,8 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         text = SELECTED.format(**names, changes=effect.as_sql(names, TERMS, also=columns), select=select)
         start = write.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
         delay = (write.delay,) if table.is_timed else ()
+        if table.has_inbox:
+            delay = (write.seen, *delay)
         updates = [value for _column, value in write.updates]
         values = (*params, write.to_status, *delay, *updates, write.sources, write.first_id.hex[:24], start)
         with connection.cursor() as cursor:
@@ -277,10 +293,12 @@ def _many_text(
     updates: tuple[str, ...],
     given: list[str],
     read: Sequence[str] = (),
+    riders: Sequence[Rider] = (),
 ) -> str:
     """Return a statement over many rows.
 
     :param read: what is returned of each besides its place, as expressions.
+    :param riders: what else is written for rows that move.
     """
     names = _names_of_arrays(connection, table, given)
     also = map(connection.ops.quote_name, updates)
@@ -292,16 +310,22 @@ def _many_text(
         return MANY.format(**names, read="".join(f", {each}" for each in read))
     # Under names of ours: the columns of a table may be called as what else is kept.
     names["kept"] = "".join(f", {each} AS read_{number}" for number, each in enumerate(read))
+    names["riders"] = "".join(f",\n    {rider.name} AS ({rider.as_cte(names)})" for rider in riders)
     return MANY_RECORDED.format(**names, read="".join(f", read_{number}" for number in range(len(read))))
 
 
 def _many_values(
-    connection: Any, table: Table, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]]
+    connection: Any,
+    table: Table,
+    rows: Mapping[str, Sequence[Any]],
+    updates: Sequence[tuple[str, Any]],
+    riders: Sequence[Rider] = (),
 ) -> tuple[Sequence[Any], tuple[Any, ...]]:
     """Return the keys of rows, and all parameters of a statement over them."""
     keys, *others = rows.values()
     given = prepared.prepared_keys(table, keys, connection)
-    values = (value for _column, value in updates)
+    values = [value for _column, value in updates]
+    values += [value for rider in riders for value in rider.parameters()]
     return keys, (given, *map(prepared.array_of, others), given, *values)
 
 

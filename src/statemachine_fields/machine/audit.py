@@ -145,7 +145,7 @@ def build_audit_model(bound: Binding[M]) -> type[StateTransition[M]] | None:
     bases = (StateTransition,) if machine.transition_base is None else (machine.transition_base, StateTransition)
     audit = cast("type[StateTransition[M]]", ModelBase(name, bases, body))
     if meta.apps is global_apps:
-        _make_importable(model, audit)
+        make_importable(model, audit)
     return audit
 
 
@@ -164,8 +164,8 @@ def _meta(model: type[models.Model], base: type[models.Model] | None) -> type[An
     return type("Meta", (inherited,), options)
 
 
-def _make_importable(model: type[models.Model], audit: type[models.Model]) -> None:
-    """Put the audit model where people import from: the model's module, and the app's `models` if that is a package."""
+def make_importable(model: type[models.Model], audit: type[models.Model]) -> None:
+    """Put a model that belongs to a machine where people import from: the model's module, and the app's `models` if that is a package."""
     homes = {model.__module__}
     if app_config := global_apps.get_containing_app_config(model.__module__):
         homes.add(f"{app_config.name}.models")

@@ -13,7 +13,7 @@ from django.db.models.base import ModelState
 from statemachine_fields.db.columns import FEATURES, Table
 from statemachine_fields.db.fields import add_indexes, is_taken, owns_column
 from statemachine_fields.db.rows import all_rows, row_label
-from statemachine_fields.exceptions import UnrecordedStatusChange
+from statemachine_fields.exceptions import StateMachineError, UnrecordedStatusChange
 from statemachine_fields.machine.accessor import BoundAttribute
 from statemachine_fields.machine.bound import BoundMachine
 from statemachine_fields.machine.guards import collect_guards
@@ -26,10 +26,12 @@ from statemachine_fields.schedule.columns import features_of, schedule_columns, 
 from statemachine_fields.schedule.handlers import collect_handlers
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.rows import ScheduleQuestions
+from statemachine_fields.schedule.waiting import Event
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.fields import StatusField
     from statemachine_fields.machine.plan import Plan
     from statemachine_fields.machine.questions import Questions
@@ -71,6 +73,11 @@ class Binding(ScheduleQuestions[M]):
         #: Of wake-ups, by queue.
         self.gates: dict[str, int] = {}
         self.audit_model = build_audit_model(self)
+        self.event_model: type[StateEvent[M]] | None = None
+        if "inbox" in self.features:
+            from statemachine_fields.machine.events import build_event_model
+
+            self.event_model = build_event_model(self)
         #: What people see of it.
         self.face = BoundMachine(self)
 
@@ -93,6 +100,36 @@ class Binding(ScheduleQuestions[M]):
             )
         return self.audit_model
 
+    def require_events(self) -> type[StateEvent[M]]:
+        """Return the model of the machine's events, or raise."""
+        if "inbox" not in self.features:
+            raise StateMachineError(f"{self} has no events: no state waits for one, as with until=Event('paid').")
+        if self.event_model is None:
+            raise AttributeError(
+                f"{self} has no model for events: the name {self.names.event_model(self.model.__name__)!r} is taken by "
+                "another model of the app. Run `manage.py check`."
+            )
+        return self.event_model
+
+    @cached_property
+    def awaited_names(self) -> Mapping[str, frozenset[str]]:
+        """The names of events that rows wait for, by state."""
+        return {
+            schedule.state: frozenset(schedule.until.names)
+            for schedule in self.schedules.values()
+            if isinstance(schedule.until, Event)
+        }
+
+    @cached_property
+    def event_names(self) -> tuple[str, ...]:
+        """The names of all events that rows wait for in some state, in the order declared."""
+        awaited = [state.until for state in self.graph.states.values()]
+        return tuple(dict.fromkeys(name for until in awaited if isinstance(until, Event) for name in until.names))
+
+    def seen_on_entry(self, state: str) -> int | None:
+        """Return how many events were looked at when a row enters a state that waits for some: none. None if it waits for none."""
+        return 0 if state in self.awaited_names else None
+
     @property
     def questions(self) -> Questions[M]:
         from statemachine_fields.machine.questions import Questions
@@ -111,6 +148,12 @@ class Binding(ScheduleQuestions[M]):
         """Return in how many seconds a row that enters the state is due; None for never."""
         return self.schedules[state].entry_delay(after) if self.is_timed else None
 
+    def entry_values(self, state: str) -> tuple[Any, ...]:
+        """Return what a statement is given besides the state that a row enters: of a machine with an inbox, how many events were
+        seen; of a timed one, in how many seconds the row is due."""
+        seen = (self.seen_on_entry(state),) if "inbox" in self.features else ()
+        return (*seen, self.entry_delay(state)) if self.is_timed else ()
+
     @cached_property
     def table(self) -> Table:
         """What the machine's columns and its audit table are called in the database."""
@@ -123,6 +166,7 @@ class Binding(ScheduleQuestions[M]):
             key_field=meta.pk,
             id_field=audit.pk,
             time_field=audit.get_field("transitioned_at"),
+            events=self.require_events()._meta.db_table if "inbox" in self.features else "",
         )
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -80,13 +80,13 @@ class RunAhead:
 
     def enter(self, lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
         """Move rows and take them anew, in one statement."""
-        rows, updates = entries(lane, outcomes)
+        rows, updates, riders = entries(lane, outcomes)
         rows["lease_owner"] = [self.claimer.owner] * len(outcomes)
         rows["lease_expires_at"] = [self.claimer.lease_seconds] * len(outcomes)
         for outcome in outcomes:
             outcome.was_sent_ahead = True
         asked_at = now()  # before the database counts, so that ours ends first
-        found = lane.enter_claimed(rows, updates)
+        found = lane.enter_claimed(rows, updates, riders)
         self._load(lane, outcomes, found, asked_at)
         return {*found}
 

@@ -20,7 +20,8 @@ from statemachine_fields.machine.updates import read_update
 from statemachine_fields.schedule.policy import plain, seconds_of
 from statemachine_fields.worker.answers import Move, Retry, TryAgainLater
 from statemachine_fields.worker.connections import Trouble, diagnose
-from statemachine_fields.worker.lease import HandlerContext, Lease
+from statemachine_fields.worker.handler_context import HandlerContext
+from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import (
     Conflicted,
     Deleted,
@@ -253,10 +254,22 @@ class HandlerExecutor:
             raise refusal
         if move.update:
             read_update(bound.model, move.update)
+        after, until = seconds_of(move.after, "after"), bound.schedules[to_status].until
+        if after is not None and until is not None:
+            raise ValueError(f"Move(after=...) means nothing in {to_status!r}, whose rows wait for {until}.")
+        delay = bound.entry_delay(to_status, after)
+        taken: tuple[int, ...] = ()
+        if lease.awaited is not None:
+            taken = lease.awaited.taken(move)
+            if until is not None and lease.awaited.is_left_for(until, taken):
+                delay = 0.0
+        elif move.take:
+            raise ValueError(f"Move(take=...) names events, and {lease.status!r} waits for none. Leave take out.")
         return Transitioned(
             lease,
             to_status=to_status,
-            delay=bound.entry_delay(to_status, seconds_of(move.after, "after")),
+            delay=delay,
+            take=taken,
             update=move.update,
             metadata=move.metadata,
             written_metadata=read_metadata(move.metadata),
@@ -301,7 +314,8 @@ class HandlerExecutor:
         exception: BaseException | None,
     ) -> RowOutcome:
         try:
-            outcome = self._move(lease, Move(to_status, metadata=json.loads(json.dumps(facts, cls=DjangoJSONEncoder))))
+            metadata = json.loads(json.dumps(facts, cls=DjangoJSONEncoder))
+            outcome = self._move(lease, Move(to_status, metadata=metadata, take=()))
         except BaseException as error:  # noqa: BLE001 - a guard that is against it, or that raises
             if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
                 # It could not be asked. That is for now, and parking is for good.

@@ -3,11 +3,9 @@ it until a time."""
 
 from __future__ import annotations
 
-import datetime
 import os
 import secrets
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +18,16 @@ from django.db.models.sql.query import Query
 from django.dispatch import Signal
 
 from statemachine_fields.db.claims import Claimed, Left, NextDue, Recovered, Wanted
-from statemachine_fields.db.dialect import Dialect, dialect_for
+from statemachine_fields.db.dialect import Dialect, Written, dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM, Effect
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
 from statemachine_fields.schedule.columns import OWNER_LENGTH
-from statemachine_fields.worker.waits import Awaited, WaitKind, waits_of
+from statemachine_fields.worker.awaited import Awaited, WaitKind
+from statemachine_fields.worker.waits import waits_of
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.riders import Rider
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.schedule.policy import Schedule
     from statemachine_fields.worker.options import WorkerOptions
@@ -112,16 +112,24 @@ class Lane:
         """Give rows back whose handlers have not begun: as if they had not been claimed."""
         return self._write(UNCLAIM, {"key": keys, "was_lease_token": tokens})
 
-    def stay(self, rows: Mapping[str, Sequence[Any]]) -> set[Any]:
+    def stay(self, rows: Mapping[str, Sequence[Any]]) -> Written:
         """Write what became of rows that stay in their state, and end their leases. For `rows` see `Dialect.write_rows()`."""
         return self._write(STAY, rows, compares=COMPARED)
 
-    def enter(self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()) -> set[Any]:
+    def enter(
+        self,
+        rows: Mapping[str, Sequence[Any]],
+        updates: Sequence[tuple[str, Any]] = (),
+        riders: Sequence[Rider] = (),
+    ) -> Written:
         """Move rows, record each move, and end their leases."""
-        return self._write(ENTER, rows, compares=COMPARED, records=True, updates=list(updates))
+        return self._write(ENTER, rows, compares=COMPARED, records=True, updates=list(updates), riders=riders)
 
     def enter_claimed(
-        self, rows: Mapping[str, Sequence[Any]], updates: Sequence[tuple[str, Any]] = ()
+        self,
+        rows: Mapping[str, Sequence[Any]],
+        updates: Sequence[tuple[str, Any]] = (),
+        riders: Sequence[Rider] = (),
     ) -> dict[Any, Claimed]:
         """Move rows, record each move, and take them anew: their leases go on under the next token."""
         return self.dialect.write_and_read_rows(
@@ -133,6 +141,7 @@ class Lane:
             compares=COMPARED,
             records=True,
             updates=list(updates),
+            riders=riders,
         )
 
     def adopt(self, rows: Mapping[str, Sequence[Any]]) -> dict[Any, Claimed]:
@@ -140,7 +149,7 @@ class Lane:
         table, compares = self.bound.table, ("lease_token", "lease_owner")
         return self.dialect.write_and_read_rows(self.connection, table, BEAT, rows, self.fields, compares=compares)
 
-    def _write(self, effect: Effect, rows: Mapping[str, Sequence[Any]], **how: Any) -> set[Any]:
+    def _write(self, effect: Effect, rows: Mapping[str, Sequence[Any]], **how: Any) -> Written:
         return self.dialect.write_rows(self.connection, self.bound.table, effect, rows, **how)
 
     @cached_property
@@ -306,43 +315,6 @@ class Lease:
         connection = self.connection  # its thread takes it away when it is done
         if connection is not None:
             self.lane.dialect.hang_up(connection)
-
-
-@dataclass(slots=True, eq=False)
-class HandlerContext:
-    """What a handler may want to know of the try it is."""
-
-    lease: Lease
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def attempt(self) -> int:
-        """Which try this is in this state, from 1. Those that said "not yet" do not count."""
-        return self.lease.failures + 1
-
-    @property
-    def entered_at(self) -> datetime.datetime:
-        """When the row entered its state."""
-        entered: datetime.datetime = getattr(self.lease.instance, self.lease.lane.bound.names.changed_at)
-        return entered
-
-    @property
-    def token(self) -> int:
-        """The number of this claim of this row. It grows with every one, so that others can refuse what an older try sends.
-        It is no key for idempotency, which must be the same when the handler is run again: use the row's key and
-        `status_sequence` for that."""
-        return self.lease.token
-
-    @property
-    def time_left(self) -> float | None:
-        """Seconds until the time limit stops the handler; None if it has none."""
-        deadline = self.lease.deadline
-        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker is about to stop, or has lost the row: a long handler should come to an end."""
-        return self._stop.is_set() or not self.lease.is_trusted
 
 
 def lanes_of(

@@ -2,55 +2,29 @@
 
 A claimed row of a state that waits is not run for that alone: it may have been woken for nothing, or because its time is up. First it is
 found out what has happened, with one question for all rows of a batch. Then the handler is run, or the row moved, or it sleeps on.
+
+A new kind is a declaration in `schedule/waiting.py`, an `Awaited` and a `WaitKind`, and a line here.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError
 
 from statemachine_fields.db.dialect import is_connection_error
-from statemachine_fields.schedule.waiting import Until
-from statemachine_fields.worker.answers import Move
+from statemachine_fields.schedule.waiting import Event, Until
+from statemachine_fields.worker.awaited import Awaited, WaitKind
+from statemachine_fields.worker.inbox import EventKind
 
 if TYPE_CHECKING:
     from statemachine_fields.schedule.policy import Schedule
     from statemachine_fields.worker.lease import Lane, Lease
 
 
-class Awaited(ABC):
-    """What was found of what one leased row waits for."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def has_happened(self) -> bool:
-        """Whether there is something to run the handler for, or to move the row."""
-
-    @property
-    @abstractmethod
-    def version(self) -> Hashable:
-        """What changes whenever more has happened."""
-
-    @abstractmethod
-    def move(self) -> Move:
-        """Return where the row goes by itself. Asked where there is no handler, once it has happened."""
-
-
-class WaitKind(ABC):
-    """How it is found out whether something has happened that rows wait for."""
-
-    @abstractmethod
-    def find(self, lane: Lane, leases: Sequence[Lease]) -> None:
-        """Give each lease what was `awaited`, with a constant number of statements. They are claimed and not yet run."""
-
-
 #: By what is declared.
-WAITS: dict[type[Until], WaitKind] = {}
+WAITS: dict[type[Until], WaitKind] = {Event: EventKind()}
 
 
 def waits_of(schedules: Mapping[str, Schedule]) -> dict[str, WaitKind]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections, models
 
-from statemachine_fields.db.dialect import is_timeout
+from statemachine_fields.db.dialect import Written, is_timeout
+from statemachine_fields.db.riders import Rider, Taking
 from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.transitioner import Transitioner
@@ -47,11 +48,13 @@ class NotWritten(Exception):
 
 def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
-    return lane.enter(*entries(lane, outcomes))
+    return _noted(outcomes, lane.enter(*entries(lane, outcomes)))
 
 
-def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, list[Any]], list[tuple[str, Any]]]:
-    """Return what is given for each row that moves, and what other columns are set to."""
+def entries(
+    lane: Lane, outcomes: Sequence[Transitioned]
+) -> tuple[dict[str, list[Any]], list[tuple[str, Any]], list[Rider]]:
+    """Return what is given for each row that moves, what other columns are set to, and what else is written."""
     new = [outcome for outcome in outcomes if outcome.record_id is None]
     for outcome, record_id in zip(new, uuid7_many(len(new)), strict=True):
         outcome.record_id = record_id
@@ -62,13 +65,16 @@ def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, lis
         "record": [outcome.record_id for outcome in outcomes],
         "metadata": [outcome.written_metadata for outcome in outcomes],
     }
+    if lane.bound.table.has_inbox:
+        rows["seen"] = [outcome.seen for outcome in outcomes]
+    riders: list[Rider] = [Taking([each.take for each in outcomes])] if any(each.take for each in outcomes) else []
     model: Any = lane.bound.model
     fields = auto_now_fields(model)
     draft = model() if fields else None
     updates = [
         (field.column, field.get_db_prep_save(field.pre_save(draft, False), lane.connection)) for field in fields
     ]
-    return rows, updates
+    return rows, updates, riders
 
 
 def enter_each(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
@@ -95,15 +101,20 @@ def enter_one(outcome: Transitioned) -> bool:
         expected=lease.status,
         lease=lease.token,
         delay=outcome.delay,
+        seen=outcome.seen,
         record_id=outcome.record_id,
         using=lane.using,
     )
     try:
-        transitioner.run()
+        record = transitioner.run()
     except (LeaseLost, RowMissing, ConcurrentTransition) as error:
         if is_in_the_way(lane, error) or connections[lane.using].needs_rollback:  # then it is of the whole transaction
             raise
         return False
+    if outcome.take:
+        events: models.QuerySet[Any] = models.QuerySet(lane.bound.event_model, using=lane.using)
+        taken = events.filter(instance_id=lease.key, number__in=outcome.take, taken_by=None)
+        taken.update(taken_by=record.sequence)
     return True
 
 
@@ -124,7 +135,17 @@ def stay(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
         "next_at": [outcome.delay for outcome in outcomes],
         "horizon": [outcome.horizon for outcome in outcomes],
     }
-    return lane.stay(rows)
+    if lane.bound.table.has_inbox:
+        rows["seen"] = [outcome.seen for outcome in outcomes]
+    return _noted(outcomes, lane.stay(rows))
+
+
+def _noted(outcomes: Sequence[RowOutcome], written: Written) -> Written:
+    """Note on outcomes which of their rows are due at once although they were to sleep."""
+    if written.woken:
+        for outcome in outcomes:
+            outcome.is_woken = outcome.lease.key in written.woken
+    return written
 
 
 def has_stayed(lane: Lane, outcomes: Sequence[RowOutcome]) -> set[Any]:
