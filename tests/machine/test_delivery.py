@@ -272,7 +272,11 @@ class TestMany:
             KEPT,
             Delivery.MISSING,
         ]
-        assert [(event.number, event.name) for event in waits.states.events] == [(1, "call"), (2, "denied"), (3, "call")]
+        assert [(event.number, event.name) for event in waits.states.events] == [
+            (1, "call"),
+            (2, "denied"),
+            (3, "call"),
+        ]
         assert inbox_of(waits) == 3
         assert (is_due(waits), is_due(other)) == (True, False)
 
@@ -345,7 +349,11 @@ class TestModel:
 
         names = [machine.event_model.__name__ for machine in (Petition.states, Deal.states, Deal.payment)]
         assert names == ["PetitionStateEvent", "DealStateEvent", "DealPaymentStateEvent"]
-        assert lab.models.waiting.DealPaymentStateEvent is lab.models.DealPaymentStateEvent is ImportedDeal.payment.event_model
+        assert (
+            lab.models.waiting.DealPaymentStateEvent
+            is lab.models.DealPaymentStateEvent
+            is ImportedDeal.payment.event_model
+        )
         assert issubclass(Deal.payment.event_model, StateEvent)
 
     def test_machines_of_one_row_have_each_their_own(self):
