@@ -23,11 +23,12 @@ from django.db import connection, transaction
 from django.db.models.sql import compiler
 from django.test.utils import CaptureQueriesContext, override_settings
 
-from lab.models import ByHand, ByWorker, Car, Coupon, Document, Hooked, Kept, Lot, Reasoned, Relay, Stamped
+from lab.models import ByHand, ByWorker, Car, Coupon, Deal, Document, Hooked, Kept, Lot, Reasoned, Relay, Stamped
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM
+from statemachine_fields.db.riders import Taking
 from statemachine_fields.machine.ids import uuid7
 
 pytestmark = [
@@ -82,6 +83,7 @@ TIMED = [
     Kind("timed, with an auto_now field", Lot, "SOLD", update={"amount": 2}, work="enter"),
     Kind("timed, with a text for a key", Coupon, "DONE", {"code": "abc"}),
     Kind("timed, whose rows run ahead", Relay, "TWO"),
+    Kind("whose rows wait for events", Deal, "DONE", {"code": "abc"}),
 ]
 
 
@@ -179,13 +181,20 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     def wanted(crashes: int = 0, **facts: Any) -> Wanted:
         return Wanted([state], [0], 10, "me", 60.0, crashes, tuple(model._meta.concrete_fields), **facts)
 
-    def write(effect: Any, row: Any, updates: Any = (), compares: Any = ("lease_token", "status"), **given: Any) -> Any:
+    def write(
+        effect: Any,
+        row: Any,
+        updates: Any = (),
+        compares: Any = ("lease_token", "status"),
+        riders: Any = (),
+        **given: Any,
+    ) -> Any:
         rows = {"key": [row.pk], "was_lease_token": [token_of(row)], "was_status": [state]}
         rows = {name: values for name, values in rows.items() if name == "key" or name[4:] in compares}
         rows |= {name: [value] for name, value in given.items()}
         records = effect is ENTER
         done = dialect.write_rows(
-            connection, table, effect, rows, compares=compares, records=records, updates=list(updates)
+            connection, table, effect, rows, compares=compares, records=records, updates=list(updates), riders=riders
         )
         assert done == {row.pk}
 
@@ -201,8 +210,10 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         return int(getattr(row, bound.names.lease_token))
 
     moving: dict[str, Any] = {"status": kind.to_status, "next_at": 60.0, "record": uuid7(), "metadata": "{}"}
-    taking = {"lease_owner": "me", "lease_expires_at": 60.0}
+    held = {"lease_owner": "me", "lease_expires_at": 60.0}
     staying = {"failures": 1, "error": "no", "next_at": 60.0, "horizon": 600.0}
+    if table.has_inbox:
+        moving["seen"] = staying["seen"] = 0
     yield "claim what is due", lambda row: dialect.claim(connection, table, wanted())
     yield "claim all but what is set aside", lambda row: dialect.claim(connection, table, wanted(aside=[row.pk]))
     yield "claim what a worker may have died of", lambda row: dialect.claim(connection, table, wanted(1))
@@ -211,8 +222,16 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "enter a state", lambda row: write(ENTER, row, **moving)
     if kind.update:
         yield "enter a state with update=", lambda row: write(ENTER, row, kind.update.items(), **moving)
+    if table.has_inbox:
+        taking = [Taking([[1]])]
+        yield "enter a state and take an event", lambda row: write(ENTER, row, riders=taking, **moving)
+        yield "deliver()", lambda row: row.states.deliver("signed", {"a": 1}, dedup_key="x")
+        yield (
+            "bulk_deliver()",
+            lambda row: model.states.bulk_deliver([{"key": row.pk, "name": "signed"}]),
+        )
     if bound.machine.run_ahead:
-        yield "enter a state and go on there", lambda row: read(ENTER_CLAIMED, row, compares=STATE, **moving, **taking)
+        yield "enter a state and go on there", lambda row: read(ENTER_CLAIMED, row, compares=STATE, **moving, **held)
         yield "find a row that went on unheard", lambda row: read(BEAT, row, compares=OWNER, lease_expires_at=60.0)
     yield "stay", lambda row: write(STAY, row, **staying)
     yield "release", lambda row: write(RELEASE, row, compares=("lease_token",))
