@@ -18,6 +18,8 @@ from django.db.models.functions import Coalesce, Least
 from statemachine_fields.db.batches import Batches, Done
 from statemachine_fields.db.clock import ComputedTime, StatementClock
 from statemachine_fields.db.rows import all_rows
+from statemachine_fields.schedule.asleep import has_unseen_event, is_asleep
+from statemachine_fields.schedule.waiting import Event
 from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
@@ -174,17 +176,21 @@ class Rescheduler:
 
     def _due_while_waiting(self, schedule: Schedule, now: datetime.datetime) -> models.Expression:
         """Return when a row should be due that waits for something: when it is, be that never, as only what happens changes
-        that; after a failure no later than the policy makes it wait; and never after its time in the state is up."""
+        that; after a failure no later than the policy makes it wait; never after its time in the state is up; and now, if it
+        has happened and nobody has seen it."""
         names = self.names
         longest = _time(now + _seconds(schedule.longest_delay))
         has_failed = When(**{f"{names.failures}__gt": 0, f"{names.next_at}__gt": longest}, then=longest)
-        due = Case(has_failed, default=F(names.next_at), output_field=models.DateTimeField())
+        woken = []
+        if isinstance(schedule.until, Event):  # which may have come before the state waited for it
+            woken = [When(is_asleep(self.bound) & has_unseen_event(self.bound, schedule), then=_time(now))]
+        due = Case(*woken, has_failed, default=F(names.next_at), output_field=models.DateTimeField())
         if schedule.horizon is None:
             return due
         up = _plus(F(names.changed_at), _seconds(schedule.horizon))
         # No Least(), which is NULL on some databases if one of two is.
         is_earlier = When(**{f"{names.next_at}__lt": up}, then=due)
-        return Case(is_earlier, default=up, output_field=models.DateTimeField())
+        return Case(*woken, is_earlier, default=up, output_field=models.DateTimeField())
 
 
 def mismatches(bound: Binding[Any], using: str) -> tuple[bool, bool]:
