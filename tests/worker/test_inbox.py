@@ -239,6 +239,16 @@ class TestWhatComesWhileARowIsHeld:
         drain(Petition)
         assert (status_of(row), taken(row)) == ("HEARD", [(1, 2)])
 
+    def test_is_not_taken_by_a_move_that_the_policy_makes(self):
+        row, hands = petition(needs=9), Hands()
+        row.states.deliver("letter")
+        lease = hands.claim()
+        lease.age = 3 * DAY
+        outcome = hands.run(lease)
+        hands.commit(outcome)
+
+        assert (status_of(row), taken(row)) == ("DENIED", [(1, None)])
+
     def test_parking_keeps_it_and_resuming_runs_it(self):
         row = petition(raises=True)
         row.states.deliver("letter")

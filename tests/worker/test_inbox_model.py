@@ -52,6 +52,8 @@ class World:
     workers: tuple[Worker, ...] = (Worker(), Worker())
     expiries: int = 1
     person: str = "new"
+    #: How often somebody may make the row due although nothing has happened: its time-out, or `run_at()`.
+    pokes: int = 1
 
     @property
     def untaken(self) -> frozenset[int]:
@@ -135,6 +137,11 @@ def other_steps(world, guards):
         )
 
 
+def pokes(world):
+    if world.pokes and world.status == "OPEN" and not (world.due or world.leased) and world.locked_by is None:
+        yield replace(world, due=True, pokes=world.pokes - 1)
+
+
 def search(guards):
     """Return how many worlds there are, and what is wrong with those in which nothing can happen any more."""
     start = World()
@@ -144,9 +151,9 @@ def search(guards):
         following = [each for steps in (sender_steps, worker_steps, other_steps) for each in steps(world, guards)]
         if len({*world.handled}) < len(world.handled):
             wrong.add("handled twice")
-        if not following and world.untaken:
+        if not following and world.untaken:  # that somebody may come and poke it is no excuse
             wrong.add("asleep beside an event")
-        for each in following:
+        for each in (*following, *pokes(world)):
             if each not in seen:
                 seen.add(each)
                 todo.append(each)

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
@@ -90,10 +91,8 @@ def test_storm():
         """Move rows by hand, in and out of states that wait."""
         while not stop.is_set():
             row = Petition.objects.get(pk=random.choice(keys))
-            try:
+            with suppress(InvalidStateTransition, ConcurrentTransition):
                 row.states.transition_to({"OPEN": "DRAFT", "DRAFT": "OPEN", "HEARD": "OPEN"}[row.status])
-            except (InvalidStateTransition, ConcurrentTransition):
-                pass
             time.sleep(0.002)
 
     def watch(senders):
