@@ -162,13 +162,15 @@ class RowLeased(StateMachineError):
 
 
 class RowMissing(StateMachineError):
-    """There is no row to move: the instance was never saved, or its row was deleted."""
+    """There is no row: the instance was never saved, its row was deleted, or none is what was asked for."""
 
-    def __init__(self, label: str, saved: bool) -> None:
+    def __init__(self, label: str, saved: bool | None) -> None:
         super().__init__(label, saved)
         self.label, self.saved = label, saved
 
     def __str__(self) -> str:
+        if self.saved is None:
+            return f"There is no {self.label}. Nothing was written."
         if self.saved:
             return f"{self.label} no longer exists: its row was deleted by someone else. Nothing was recorded."
         return f"{self.label} has not been saved, so there is no row to move. Call save() first."

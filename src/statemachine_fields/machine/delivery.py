@@ -159,7 +159,7 @@ class Deliverer:
         found = all_rows(self.bound.model, self.using).filter(**where).values_list("pk", flat=True)[:2]
         keys = list(found)
         if not keys:
-            raise RowMissing(f"{self.bound.model._meta.label} with {_listed(where)}", saved=True)
+            raise RowMissing(f"{self.bound.model._meta.label} with {_listed(where)}", saved=None)
         if len(keys) > 1:
             raise self._too_many(where)
         return keys[0]
