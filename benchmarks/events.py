@@ -178,7 +178,7 @@ def main() -> None:
     sections = {
         "events": f"{environment(version, ('Django', 'psycopg'))}\n\n{Run(options.events, options.repetitions).run()}"
     }
-    write(HERE / "results-events.md", sections, ("events",), "python benchmarks/events.py")
+    write(HERE / "results-events.md", sections, ("events",), "events.py")
 
 
 if __name__ == "__main__":
