@@ -148,7 +148,8 @@ class Run:
             "| | server CPU, µs | in proportion | goal | | WAL, bytes |",
             "|-|-|-|-|-|-|",
         ]
-        for name, costs in self.costs.items():
+        for name in self.ways:
+            costs = self.costs[name]
             cpu, wal = [cost.cpu for cost in costs], [cost.wal for cost in costs]
             ratio = median(one / other for one, other in zip(cpu, plain, strict=True))
             verdict = ("met" if ratio <= GOAL else "**missed**") if name != "plain INSERT" else ""
