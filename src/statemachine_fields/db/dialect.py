@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
     from statemachine_fields.db.inbox import DeliveredEvent, Receipt, Receivers
+    from statemachine_fields.db.prepared import Written
     from statemachine_fields.db.riders import Rider
 
 
@@ -51,15 +52,6 @@ class SelectedWritten(NamedTuple):
     moved: int
     last: Any
     refused: list[tuple[Any, str]]
-
-
-class Written(set[Any]):
-    """The keys of rows that were written, and of those among them that were to sleep and are due at once, because more has come
-    into their inbox than was seen."""
-
-    def __init__(self, keys: Iterable[Any] = (), woken: Iterable[Any] = ()) -> None:
-        super().__init__(keys)
-        self.woken = frozenset(woken)
 
 
 class LockedRow(NamedTuple):

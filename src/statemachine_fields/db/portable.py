@@ -15,10 +15,11 @@ from django.db import transaction
 from statemachine_fields.db.claims import DIED, HOW_OFTEN, RECOVERED, Claimed, Left, NextDue, Recovered, Wanted
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import Dialect, LockedRow, RowWriteKind, SelectedWritten, Written
+from statemachine_fields.db.dialect import Dialect, LockedRow, RowWriteKind, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import CLAIM, COMPARES_INBOX, RECOVER, UNCLAIM, Becomes, Effect, Terms
 from statemachine_fields.db.portable_events import PortableEvents
+from statemachine_fields.db.prepared import Written
 from statemachine_fields.db.riders import Rider
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")

@@ -10,7 +10,7 @@ from statemachine_fields.db import prepared
 from statemachine_fields.db.claims import Claimed
 from statemachine_fields.db.clock import EPOCH
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, Written, sqlstate
+from statemachine_fields.db.dialect import LockedRow, RowWriteKind, SelectedWrite, SelectedWritten, sqlstate
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import PostgreSQLClaims, read_columns, read_placed, read_rows
@@ -162,7 +162,7 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         riders: Sequence[Rider] = (),
-    ) -> Written:
+    ) -> prepared.Written:
         columns = tuple(column for column, _value in updates)
         kind = (table, effect, compares, records, columns, *rows, *[rider.name for rider in riders])
         text = self._texts.get(kind)
@@ -174,9 +174,9 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
         keys, params = _many_values(connection, table, rows, updates, riders)
         found = prepared.run(connection, text, params)
         if "seen" not in rows:
-            return Written(prepared.named_places(keys, found))
+            return prepared.named_places(keys, found)
         woken = [keys[place - 1] for place, is_unseen in found if is_unseen]
-        return Written([keys[place - 1] for place, _is_unseen in found], woken)
+        return prepared.Written([keys[place - 1] for place, _is_unseen in found], woken)
 
     def write_and_read_rows(
         self,

@@ -18,7 +18,7 @@ from django.db.models.sql.query import Query
 from django.dispatch import Signal
 
 from statemachine_fields.db.claims import Claimed, Left, NextDue, Recovered, Wanted
-from statemachine_fields.db.dialect import Dialect, Written, dialect_for
+from statemachine_fields.db.dialect import Dialect, dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM, Effect
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
@@ -27,6 +27,7 @@ from statemachine_fields.worker.awaited import Awaited, WaitKind
 from statemachine_fields.worker.waits import waits_of
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.prepared import Written
     from statemachine_fields.db.riders import Rider
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.schedule.policy import Schedule

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections, models
 
-from statemachine_fields.db.dialect import Written, is_timeout
+from statemachine_fields.db.dialect import is_timeout
 from statemachine_fields.db.riders import Rider, Taking
 from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
 from statemachine_fields.machine.ids import uuid7, uuid7_many
@@ -17,6 +17,7 @@ from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.prepared import Written
     from statemachine_fields.worker.lease import Lane, Lease
     from statemachine_fields.worker.outcomes import RowOutcome, Stayed, Transitioned
 
@@ -65,7 +66,7 @@ def entries(
         "record": [outcome.record_id for outcome in outcomes],
         "metadata": [outcome.written_metadata for outcome in outcomes],
     }
-    if lane.bound.table.has_inbox:
+    if "inbox" in lane.bound.features:
         rows["seen"] = [outcome.seen for outcome in outcomes]
     riders: list[Rider] = [Taking([each.take for each in outcomes])] if any(each.take for each in outcomes) else []
     model: Any = lane.bound.model
@@ -135,7 +136,7 @@ def stay(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
         "next_at": [outcome.delay for outcome in outcomes],
         "horizon": [outcome.horizon for outcome in outcomes],
     }
-    if lane.bound.table.has_inbox:
+    if "inbox" in lane.bound.features:
         rows["seen"] = [outcome.seen for outcome in outcomes]
     return _noted(outcomes, lane.stay(rows))
 
