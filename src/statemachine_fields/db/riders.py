@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from statemachine_fields.db import prepared
 
@@ -13,10 +13,8 @@ from statemachine_fields.db import prepared
 class Rider(ABC):
     """Something to be written for some of the rows of a write that is recorded."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What it is called in the statement. Two of one name have the same text."""
+    #: What it is called in the statement. Two of one name have the same text.
+    name: ClassVar[str]
 
     @abstractmethod
     def as_cte(self, names: Mapping[str, str]) -> str:

@@ -205,8 +205,10 @@ class Stayed(RowOutcome):
     def due_in(self) -> float | None:
         return 0.0 if self.is_woken else self.delay
 
-    #: How many of the row's events were looked at, if it is to sleep until there are more.
-    seen: ClassVar[Any] = None
+    @property
+    def seen(self) -> int | None:
+        """How many of the row's events were looked at, if it is to sleep until there are more."""
+        return None
 
     @property
     def horizon(self) -> float | None:
