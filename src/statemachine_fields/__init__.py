@@ -9,6 +9,7 @@ from statemachine_fields import checks as _checks  # noqa: F401 - registered for
 from statemachine_fields.exceptions import (
     ConcurrentTransition,
     DuplicateLiveRow,
+    EventRefused,
     InvalidStateTransition,
     RetiredState,
     RowLeased,
@@ -26,11 +27,14 @@ from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
 from statemachine_fields.schedule.handlers import handler, on_error
+from statemachine_fields.schedule.waiting import Event
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.bulk import BulkResult, Refusal
+    from statemachine_fields.machine.delivery import Delivery
+    from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.history_import import ImportResult
     from statemachine_fields.machine.live_keys import LiveKey
     from statemachine_fields.machine.questions import Duration, Durations
@@ -40,9 +44,12 @@ __all__ = [
     "BoundMachine",
     "BulkResult",
     "ConcurrentTransition",
+    "Delivery",
     "DuplicateLiveRow",
     "Duration",
     "Durations",
+    "Event",
+    "EventRefused",
     "ImportResult",
     "InvalidStateTransition",
     "LiveKey",
@@ -52,6 +59,7 @@ __all__ = [
     "RowMissing",
     "State",
     "StateAttempt",
+    "StateEvent",
     "StateMachine",
     "StateMachineAccessor",
     "StateMachineError",
@@ -72,6 +80,8 @@ __all__ = [
 _LATER = {
     "StateAttempt": "attempts",
     "StateTransition": "audit",
+    "StateEvent": "events",
+    "Delivery": "delivery",
     "BulkResult": "bulk",
     "Refusal": "bulk",
     "ImportResult": "history_import",

@@ -185,24 +185,21 @@ def vanished_machines(model: type[models.Model]) -> Iterator[checks.Error]:
 
 def audit_name_taken(bound: Binding[Any]) -> Iterator[checks.Error]:
     meta = bound.model._meta
-    name = bound.names.audit_model(bound.model.__name__)
-    if meta.apps.all_models[meta.app_label].get(name.lower()) is not bound.audit_model:
-        yield checks.Error(
-            f"The audit model of {bound.accessor!r} is called {name}, and so is another model of the app.",
-            hint="Rename the other model, or give the machine another `field=`, which its audit model is named after.",
-            obj=bound.model,
-            id="statemachine_fields.E003",
-        )
-    if not (bound.machine.record_attempts and bound.is_timed):
-        return
-    name = bound.names.attempt_model(bound.model.__name__)
-    if meta.apps.all_models[meta.app_label].get(name.lower()) is not bound.tries_model:
-        yield checks.Error(
-            f"The model of the tries of {bound.accessor!r} is called {name}, and so is another model of the app.",
-            hint="Rename the other model, or give the machine another `field=`, which its models are named after.",
-            obj=bound.model,
-            id="statemachine_fields.E003",
-        )
+    ours: list[tuple[str, str, Any]] = [
+        ("audit model", bound.names.audit_model(bound.model.__name__), bound.audit_model)
+    ]
+    if "inbox" in bound.features:
+        ours.append(("model for events", bound.names.event_model(bound.model.__name__), bound.event_model))
+    if bound.machine.record_attempts and bound.is_timed:
+        ours.append(("model for tries", bound.names.attempt_model(bound.model.__name__), bound.tries_model))
+    for what, name, model in ours:
+        if meta.apps.all_models[meta.app_label].get(name.lower()) is not model:
+            yield checks.Error(
+                f"The {what} of {bound.accessor!r} is called {name}, and so is another model of the app.",
+                hint=f"Rename the other model, or give the machine another `field=`, which its {what} is named after.",
+                obj=bound.model,
+                id="statemachine_fields.E003",
+            )
 
 
 def unreachable_states(bound: Binding[Any]) -> Iterator[checks.Warning]:

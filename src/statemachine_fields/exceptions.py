@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConcurrentTransition",
     "DuplicateLiveRow",
+    "EventRefused",
     "InvalidStateTransition",
     "LeaseLost",
     "RetiredState",
@@ -189,21 +190,48 @@ class RowLeased(StateMachineError):
 
 
 class RowMissing(StateMachineError):
-    """There is no row to move: the instance was never saved, or its row was deleted."""
+    """There is no row: the instance was never saved, its row was deleted, or none is what was asked for."""
 
-    def __init__(self, label: str, saved: bool) -> None:
+    def __init__(self, label: str, saved: bool | None) -> None:
         super().__init__(label, saved)
         self.label, self.saved = label, saved
 
     def __str__(self) -> str:
+        if self.saved is None:
+            return f"There is no {self.label}. Nothing was written."
         if self.saved:
             return f"{self.label} no longer exists: its row was deleted by someone else. Nothing was recorded."
         return f"{self.label} has not been saved, so there is no row to move. Call save() first."
 
 
+class EventRefused(StateMachineError):
+    """An event cannot be delivered: no state of the machine waits for one of that name, or the row has ended.
+
+    `status` is where the row is, or None where the name alone was wrong; `known` are the names that states wait for.
+    """
+
+    def __init__(self, label: str, name: str, status: str | None, known: Sequence[str] = ()) -> None:
+        super().__init__(label, name, status, list(known))
+        self.label, self.name, self.status, self.known = label, name, status, list(known)
+
+    def __str__(self) -> str:
+        if self.status is not None:
+            return (
+                f"{self.label} was not given the event {self.name!r}: it has ended in {self.status!r}, where it will never "
+                "wait for one. Nothing was written."
+            )
+        close = get_close_matches(self.name, self.known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else "Let a state wait for it with until=Event(...)."
+        return (
+            f"{self.label} has no state that waits for the event {self.name!r}. Events that are waited for: "
+            f"{', '.join(self.known)}. {hint} Nothing was written."
+        )
+
+
 #: What to do instead of writing a column with a query, by what the column is about.
 RECORDED = ", and leave no record. Use bulk_transition() for many rows, or transition_to() for one."
 TIMED = ". Use run_at(), release() or resume() of the row."
+DELIVERED = ". Use deliver(), which counts each event that a row gets."
 
 
 class UnrecordedStatusChange(StateMachineError):

@@ -4112,3 +4112,540 @@ WITH moved AS (
 -- resume()
 -- Django: UPDATE lab_effort
 -- Django: SELECT lab_effort
+
+-- ====================================================================================================
+-- whose rows wait for events: lab.Deal
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_deal"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => CASE WHEN "status_inbox" > %s::bigint THEN
+            0::float8 ELSE %s::float8 END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = %s AND "status" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_deal"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => CASE WHEN "status_inbox" > %s::bigint THEN
+            0::float8 ELSE %s::float8 END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_deal"
+        SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => CASE WHEN "status_inbox" > %s::bigint THEN 0::float8 ELSE
+            %s::float8 END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" =
+            NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0,
+            "status_error" = ''
+        WHERE "code" = %s AND "status" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_deal
+COMMIT;
+-- Django: SELECT lab_deal
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_deal"
+    WHERE "code" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_deal"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => CASE WHEN "status_inbox" > %s::bigint THEN
+            0::float8 ELSE %s::float8 END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- claim what is due
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "code" AS key, "status_next_at" AS next_at
+            FROM "lab_deal"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
+        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
+        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
+        "payment_inbox";
+
+-- claim all but what is set aside
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "code" AS key, "status_next_at" AS next_at
+            FROM "lab_deal"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "code" <>
+                ALL(%s::varchar[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
+        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
+        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
+        "payment_inbox";
+
+-- claim what a worker may have died of
+WITH due AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN "status" = ANY(%s) ELSE false END
+        ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
+        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
+        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
+        "payment_inbox";
+
+-- claim one of these
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "code" AS key, "status_next_at" AS next_at
+            FROM "lab_deal"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "code" =
+                ANY(%s::varchar[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "code" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
+        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
+        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
+        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
+        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
+        "payment_inbox";
+
+-- what a claim would take
+SELECT found.key
+    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    CROSS JOIN LATERAL (
+        SELECT "code" AS key, "status_next_at" AS next_at
+        FROM "lab_deal"
+        WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+            "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+        ORDER BY "status_next_at" LIMIT %s) AS found
+    ORDER BY wanted.priority DESC, found.next_at LIMIT %s;
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[],
+            %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata,
+            seen, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_deal" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => CASE WHEN t."status_inbox" >
+            given.seen::bigint THEN 0::float8 ELSE given.next_at::float8 END), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."code" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata, coalesce(t."status_inbox" > given.seen, false)
+            AS read_0),
+    recorded AS (
+        INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place, read_0
+    FROM moved;
+
+-- enter a state and take an event
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[],
+            %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata,
+            seen, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_deal" AS t
+        SET "status" = given.status, "status_sequence" = t."status_sequence" + 1, "status_changed_at" =
+            clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => CASE WHEN t."status_inbox" >
+            given.seen::bigint THEN 0::float8 ELSE given.next_at::float8 END), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."code" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata, coalesce(t."status_inbox" > given.seen, false)
+            AS read_0),
+    recorded AS (
+        INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved),
+    taken AS (
+        UPDATE "lab_dealstateevent" AS e
+        SET taken_by = moved.sequence
+        FROM moved JOIN unnest(%s::bigint[], %s::bigint[]) AS take (place, number) ON take.place = moved.place
+        WHERE e.instance_id = ANY(ARRAY(SELECT key FROM moved)) AND e.instance_id = moved.key AND e.number = take.number
+            AND e.taken_by IS NULL)
+    SELECT place, read_0
+    FROM moved;
+
+-- deliver()
+WITH target AS MATERIALIZED (
+        SELECT "code" AS key, "status" AS status, "status_inbox" AS inbox
+        FROM "lab_deal"
+        WHERE "code" = %s FOR NO KEY UPDATE),
+    put AS (
+        INSERT INTO "lab_dealstateevent" (id, instance_id, number, name, payload, dedup_key, delivered_at)
+        SELECT %s::uuid, key, inbox + 1, %s, %s::jsonb, %s, clock_timestamp()
+        FROM target
+        WHERE status <> ALL(%s::text[]) ON CONFLICT (instance_id, dedup_key) DO NOTHING
+        RETURNING instance_id, number),
+    woken AS (
+        UPDATE "lab_deal" AS t
+        SET "status_inbox" = put.number, "status_next_at" = CASE WHEN t."status" = ANY(%s::text[]) AND
+            t."status_lease_expires_at" IS NULL AND t."status_error" = '' THEN LEAST(t."status_next_at",
+            clock_timestamp()) ELSE t."status_next_at" END
+        FROM put
+        WHERE t."code" = put.instance_id
+        RETURNING t."status" = ANY(%s::text[]) AND t."status_lease_expires_at" IS NULL AND t."status_next_at" <=
+            clock_timestamp() AS is_woken)
+    SELECT target.status::text, (SELECT number FROM put)::bigint, coalesce((SELECT is_woken FROM woken), false)
+    FROM target;
+
+-- bulk_deliver()
+BEGIN;
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = ANY(%s::varchar[])
+    ORDER BY "code" FOR NO KEY UPDATE;
+WITH given AS MATERIALIZED (
+        SELECT *
+        FROM unnest(%s::varchar[], %s::uuid[], %s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS given (key, id,
+            name, payload, dedup_key, place)),
+    fresh AS MATERIALIZED (
+        SELECT given.*, t."status_inbox" + row_number() OVER (PARTITION BY given.key ORDER BY given.place) AS number,
+            EXISTS (SELECT 1 FROM unnest(%s::text[], %s::text[]) AS awaited (state, name) WHERE awaited.state =
+            t."status" AND awaited.name = given.name) AS is_awaited
+        FROM given JOIN "lab_deal" AS t ON t."code" = given.key
+        WHERE t."code" = ANY(%s::varchar[]) AND t."status" <> ALL(%s::text[]) AND NOT EXISTS (SELECT 1 FROM
+            "lab_dealstateevent" AS e WHERE e.instance_id = given.key AND e.dedup_key = given.dedup_key)),
+    put AS (
+        INSERT INTO "lab_dealstateevent" (id, instance_id, number, name, payload, dedup_key, delivered_at)
+        SELECT id, key, number, name, payload::jsonb, dedup_key, clock_timestamp()
+        FROM fresh
+        ORDER BY key, number),
+    counted AS MATERIALIZED (
+        SELECT key, max(number) AS number, bool_or(is_awaited) AS is_awaited
+        FROM fresh GROUP BY key),
+    woken AS (
+        UPDATE "lab_deal" AS t
+        SET "status_inbox" = counted.number, "status_next_at" = CASE WHEN counted.is_awaited AND
+            t."status_lease_expires_at" IS NULL AND t."status_error" = '' THEN LEAST(t."status_next_at",
+            clock_timestamp()) ELSE t."status_next_at" END
+        FROM counted
+        WHERE t."code" = ANY(%s::varchar[]) AND t."code" = counted.key
+        RETURNING t."code" AS key, counted.is_awaited AND t."status_lease_expires_at" IS NULL AND t."status_next_at" <=
+            clock_timestamp() AS is_woken)
+    SELECT given.place, t."status"::text, fresh.number::bigint, coalesce(fresh.is_awaited AND woken.is_woken, false)
+    FROM given LEFT JOIN "lab_deal" AS t ON t."code" = given.key AND t."code" = ANY(%s::varchar[]) LEFT JOIN fresh ON
+        fresh.place = given.place LEFT JOIN woken ON woken.key = given.key;
+COMMIT;
+
+-- stay
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[],
+            %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon,
+            seen, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_deal" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
+        LEAST(clock_timestamp() + make_interval(secs => CASE WHEN t."status_inbox" > given.seen::bigint THEN 0::float8
+        ELSE given.next_at::float8 END), t."status_changed_at" + make_interval(secs => given.horizon)),
+        "status_next_at_pinned" = FALSE
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token AND t."status" = given.was_status
+    RETURNING given.place, coalesce(t."status_inbox" > given.seen, false);
+
+-- release
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_deal" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- release before it was tried
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_deal" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_attempts" = t."status_attempts" - 1
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- beat
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::varchar[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(%s::varchar[])
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_deal" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."code" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."code" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- held
+SELECT given.place
+    FROM "lab_deal" AS t, unnest(%s::varchar[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)
+    WHERE t."code" = ANY(%s::varchar[]) AND given.key = t."code" AND t."status_lease_token" = given.was_lease_token;
+
+-- lock a held row
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = %s AND "status_lease_token" = %s FOR NO KEY UPDATE SKIP LOCKED;
+
+-- recover what has run out
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
+                FROM "lab_deal"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_deal"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- recover what a dead worker held
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
+                FROM "lab_deal"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s)
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_deal"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- give back what was claimed unheard
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "code" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s AND "code" <> ALL(%s::varchar[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
+                FROM "lab_deal"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "code" AS key
+        FROM "lab_deal"
+        WHERE "code" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s AND "code" <> ALL(%s::varchar[]))
+        ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_deal"
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_attempts" = "status_attempts" - 1
+        WHERE "code" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- a single move under a lease
+WITH moved AS (
+        UPDATE "lab_deal"
+        SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" = clock_timestamp(),
+            "status_next_at" = clock_timestamp() + make_interval(secs => CASE WHEN "status_inbox" > %s::bigint THEN
+            0::float8 ELSE %s::float8 END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "code" = %s AND "status" = %s AND "status_lease_token" = %s
+        RETURNING "code" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_dealstatetransition" (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- run_at()
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal
+
+-- release()
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal
+
+-- resume()
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal

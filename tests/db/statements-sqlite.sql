@@ -3216,3 +3216,395 @@ COMMIT;
 -- resume()
 -- Django: UPDATE lab_effort
 -- Django: SELECT lab_effort
+
+-- ====================================================================================================
+-- whose rows wait for events: lab.Deal
+-- ====================================================================================================
+
+-- a move
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), CASE
+        WHEN "status_inbox" > %s THEN %s ELSE %s END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "code" = %s AND "status" = %s;
+INSERT INTO "lab_dealstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
+    "transitioned_at")
+    SELECT %s, %s, %s, %s, "code", "status_sequence", "status_changed_at"
+    FROM "lab_deal"
+    WHERE "code" = %s
+    RETURNING "sequence", "transitioned_at";
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- a move in a transaction
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- expected= a state
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- expected= a number
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), CASE
+        WHEN "status_inbox" > %s THEN %s ELSE %s END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "code" = %s AND "status" = %s AND "status_sequence" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- save=False and save()
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_sequence" = "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')),
+        "status_next_at" = statemachine_fields_now(julianday('now'), CASE WHEN "status_inbox" > %s THEN %s ELSE %s END),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
+    WHERE "code" = %s AND "status" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+-- Django: UPDATE lab_deal
+COMMIT;
+-- Django: SELECT lab_deal
+
+-- force_transition_to()
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_sequence" = "status_sequence"
+    WHERE "code" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN IMMEDIATE;
+-- again: a move (2)
+UPDATE "lab_deal"
+    SET "status_sequence" = "status_sequence"
+    WHERE "code" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- bulk_transition()
+BEGIN IMMEDIATE;
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal
+-- Django: INSERT lab_dealstatetransition
+COMMIT;
+
+-- claim what is due
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "code"
+    FROM "lab_deal"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim all but what is set aside
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "code"
+    FROM "lab_deal"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "code" NOT IN (%s)
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim what a worker may have died of
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "code"
+    FROM "lab_deal"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim one of these
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "code"
+    FROM "lab_deal"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "code" IN (%s)
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- what a claim would take
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+COMMIT;
+
+-- enter a state
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_deal"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), CASE
+        WHEN "status_inbox" > %s THEN %s ELSE %s END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "code" = %s AND "status_lease_token" = %s AND "status" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = %s AND "status_inbox" > %s;
+COMMIT;
+
+-- enter a state and take an event
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+-- again: enter a state (3)
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+UPDATE "lab_dealstateevent"
+    SET taken_by = %s
+    WHERE instance_id = %s AND number IN (%s) AND taken_by IS NULL;
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = %s AND "status_inbox" > %s;
+COMMIT;
+
+-- deliver()
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_sequence" = "status_sequence"
+    WHERE "code" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+SELECT 1
+    FROM "lab_dealstateevent"
+    WHERE instance_id = %s AND dedup_key = %s;
+INSERT INTO "lab_dealstateevent" (id, instance_id, number, name, payload, dedup_key, delivered_at)
+    SELECT %s, "code", "status_inbox" + 1, %s, %s, %s, statemachine_fields_now(julianday('now'))
+    FROM "lab_deal"
+    WHERE "code" = %s;
+UPDATE "lab_deal"
+    SET "status_inbox" = "status_inbox" + 1
+    WHERE "code" = %s;
+UPDATE "lab_deal"
+    SET "status_next_at" = statemachine_fields_now(julianday('now'))
+    WHERE "code" = %s AND "status_lease_expires_at" IS NULL AND "status_error" = '' AND NOT ("status_next_at" IS NOT
+        NULL AND "status_next_at" <= statemachine_fields_now(julianday('now')));
+SELECT "status_inbox", "status_lease_expires_at" IS NULL AND "status_next_at" IS NOT NULL AND "status_next_at" <=
+    statemachine_fields_now(julianday('now'))
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- bulk_deliver()
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_sequence" = "status_sequence"
+    WHERE "code" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+SELECT 1
+    FROM "lab_dealstateevent"
+    WHERE instance_id = %s AND dedup_key = %s;
+-- again: deliver() (5)
+UPDATE "lab_deal"
+    SET "status_inbox" = "status_inbox" + 1
+    WHERE "code" = %s;
+-- again: deliver() (7)
+-- again: deliver() (8)
+COMMIT;
+
+-- stay
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT "status_changed_at"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_deal"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
+        statemachine_fields_now(julianday('now'), CASE WHEN "status_inbox" > %s THEN %s ELSE %s END),
+        "status_next_at_pinned" = FALSE
+    WHERE "code" = %s AND "status_lease_token" = %s AND "status" = %s;
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = %s AND "status_inbox" > %s;
+COMMIT;
+
+-- release
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_deal"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "code" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_deal"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "code" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- beat
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_deal"
+    SET "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s)
+    WHERE "code" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- held
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- lock a held row
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT 1
+    FROM "lab_deal"
+    WHERE "code" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- recover what has run out
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_deal"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "code" NOT
+        IN ();
+COMMIT;
+
+-- recover what a dead worker held
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_deal"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "code" NOT IN ();
+COMMIT;
+
+-- give back what was claimed unheard
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "code" IS NULL;
+UPDATE "lab_deal"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "code" NOT IN
+        (%s);
+COMMIT;
+
+-- a single move under a lease
+BEGIN IMMEDIATE;
+UPDATE "lab_deal"
+    SET "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), CASE
+        WHEN "status_inbox" > %s THEN %s ELSE %s END), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "code" = %s AND "status" = %s AND "status_lease_token" = %s;
+-- again: a move (3)
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_deal"
+    WHERE "code" = %s;
+COMMIT;
+
+-- run_at()
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal
+
+-- release()
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal
+
+-- resume()
+-- Django: UPDATE lab_deal
+-- Django: SELECT lab_deal

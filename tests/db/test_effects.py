@@ -11,7 +11,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.models import Audited, Lot
+from lab.models import Audited, Lot, Petition
 from statemachine_fields.db import effects
 from statemachine_fields.db.columns import EMPTY, FEATURES
 from statemachine_fields.db.dialect import RowWriteKind, dialect_for
@@ -37,11 +37,16 @@ EFFECTS = [effect for _name, effect in inspect.getmembers(effects) if isinstance
 COMMON = [effect for effect in EFFECTS if not {Becomes.LATER_OR_HORIZON, Becomes.BLAME} & {*effect.changes.values()}]
 #: Whatever ends a lease.
 ENDS = [ENTER, ANNOUNCE, STAY, RELEASE, UNCLAIM, RECOVER]
-TERMS = Terms(now="now", later="in({seconds})", no_later="in({seconds} by {entered} and {horizon})")
-TIMED, UNTIMED = Lot.states._meta, Audited.states._meta
+TERMS = Terms(
+    now="now",
+    later="in({seconds})",
+    no_later="in({seconds} by {entered} and {horizon})",
+    unseen="unseen({inbox}, {seen}, {seconds})",
+)
+TIMED, UNTIMED, WAITING = Lot.states._meta, Audited.states._meta, Petition.states._meta
 
 each_effect = pytest.mark.parametrize("effect", EFFECTS, ids=str)
-each_machine = pytest.mark.parametrize("bound", [TIMED, UNTIMED], ids=["timed", "not timed"])
+each_machine = pytest.mark.parametrize("bound", [TIMED, UNTIMED, WAITING], ids=["timed", "not timed", "with an inbox"])
 
 
 def quoted(bound):
@@ -82,10 +87,8 @@ class TestWords:
 class TestAgreement:
     def test_every_way_names_the_same_columns(self, effect, bound):
         names = quoted(bound)
-        said = [
-            change.split(" = ")[0] for change in effect.as_sql(names, TERMS, given="given.{}").split(", ") if change
-        ]
-        written = [each.strip('"') for each in said if each.startswith('"')]
+        said = [change.split(" = ") for change in effect.as_sql(names, TERMS, given="given.{}").split(", ") if change]
+        written = [name.strip('"') for name, *becomes in said if becomes]
         assert written == [column for column in effect.changes if column in bound.table.columns]
         if effect in COMMON:
             changes = effect.as_update(bound.names, bound.table.columns, **values_of(effect, bound))
@@ -94,7 +97,7 @@ class TestAgreement:
     def test_there_is_a_parameter_for_all_that_is_wanted_and_for_no_more(self, effect, bound):
         wants = effect.wants(bound.table.columns)
         expected = len(wants) + sum(
-            effect.changes[column] in (Becomes.LATER_OR_HORIZON, Becomes.BLAME) for column in wants
+            effect.changes.get(column) in (Becomes.LATER_OR_HORIZON, Becomes.BLAME) for column in wants
         )
         assert effect.as_sql(quoted(bound), TERMS).count("%s") == expected
         assert effect.as_sql(quoted(bound), TERMS, also=['"x"', '"y"']).count("%s") == expected + 2
@@ -142,8 +145,10 @@ def stored(bound, column):
 
 
 def told(bound, column, becomes):
-    """Return what a column may be given."""
-    if becomes is Becomes.LATER:
+    """Return what a column may be given, or what an inbox is compared with."""
+    if column == "seen":
+        return st.none() | st.integers(0, 9)
+    if becomes in (Becomes.LATER, Becomes.DUE):
         return st.floats(0, 1000) | st.none() if field_of(bound, column).null else st.floats(0, 1000)
     return st.sampled_from([*bound.graph.states]) if column == "status" else stored(bound, column)
 
@@ -151,7 +156,7 @@ def told(bound, column, becomes):
 def rows_of(bound, effect):
     columns = bound.table.columns
     before = st.fixed_dictionaries({column: stored(bound, column) for column in columns})
-    changes = {column: told(bound, column, effect.changes[column]) for column in effect.wants(columns)}
+    changes = {column: told(bound, column, effect.changes.get(column)) for column in effect.wants(columns)}
     return st.tuples(before, st.fixed_dictionaries(changes))
 
 
@@ -174,16 +179,22 @@ def is_same(one, other):
     return one == other
 
 
+def is_unseen(before, given_values):
+    """Say whether there is more in the inbox than the caller has seen, if that is to be compared."""
+    seen = given_values.get("seen")
+    return seen is not None and before["inbox"] > seen
+
+
 def prepared(bound, column, becomes, value):
     """Return a value as a statement takes it."""
-    return (
-        value if becomes is Becomes.LATER else field_of(bound, column).get_db_prep_save(MachineValue(value), connection)
-    )
+    if column == "seen" or becomes in (Becomes.LATER, Becomes.DUE):
+        return value
+    return field_of(bound, column).get_db_prep_save(MachineValue(value), connection)
 
 
 def write_alone(bound, effect, key, before, given):
     wants = effect.wants(bound.table.columns)  # in that order
-    values = tuple(prepared(bound, column, effect.changes[column], given[column]) for column in wants)
+    values = tuple(prepared(bound, column, effect.changes.get(column), given[column]) for column in wants)
     write = dialect_for(connection).row_write(connection, RowWriteKind(bound.table, effect, records=False))
     return write(connection, key, values, (before["status"],), ()) is not None
 
@@ -226,7 +237,7 @@ WAYS = {
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("bound", "effect"),
-    [(bound, effect) for bound in (TIMED, UNTIMED) for effect in COMMON if effect.on(bound.table.columns)],
+    [(bound, effect) for bound in (TIMED, UNTIMED, WAITING) for effect in COMMON if effect.on(bound.table.columns)],
     ids=str,
 )
 def test_the_same_row_comes_of_it_whoever_writes(bound, effect):
@@ -266,7 +277,7 @@ def test_the_same_row_comes_of_it_whoever_writes(bound, effect):
                 assert expected[column] is True
             elif becomes is Becomes.GIVEN:
                 assert is_same(expected[column], given_values[column])
-            elif becomes is Becomes.NOW:
+            elif becomes is Becomes.NOW or (becomes is Becomes.DUE and is_unseen(before, given_values)):
                 assert is_same(expected[column], timezone.now())
             elif given_values[column] is None:
                 assert expected[column] is None

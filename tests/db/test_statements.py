@@ -28,6 +28,7 @@ from lab.models import (
     ByWorker,
     Car,
     Coupon,
+    Deal,
     Dispatch,
     Document,
     Effort,
@@ -44,6 +45,7 @@ from statemachine_fields import StateMachineError
 from statemachine_fields.db.claims import Left, Level, Wanted
 from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, STAY, UNCLAIM
+from statemachine_fields.db.riders import Taking
 from statemachine_fields.machine.ids import uuid7
 
 pytestmark = [
@@ -102,6 +104,7 @@ TIMED = [
     Kind("timed, whose rows say their queue and priority", Dispatch, "PACKED"),
     Kind("timed, whose rows may say them or not", Wish, "PACKED"),
     Kind("timed, whose tries are kept", Effort, "DONE"),
+    Kind("whose rows wait for events", Deal, "DONE", {"code": "abc"}),
 ]
 
 
@@ -212,13 +215,29 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     def wanted(crashes: int = 0, **facts: Any) -> Wanted:
         return Wanted([state], [0], 10, "me", 60.0, crashes, tuple(model._meta.concrete_fields), **facts)
 
-    def write(effect: Any, row: Any, updates: Any = (), compares: Any = STATE, values: Any = (), **given: Any) -> Any:
+    def write(
+        effect: Any,
+        row: Any,
+        updates: Any = (),
+        compares: Any = STATE,
+        values: Any = (),
+        riders: Any = (),
+        **given: Any,
+    ) -> Any:
         rows = {"key": [row.pk], "was_lease_token": [token_of(row)], "was_status": [state]}
         rows = {name: values for name, values in rows.items() if name == "key" or name[4:] in compares}
         rows |= {name: [value] for name, value in given.items()}
         records = effect is ENTER
         done = dialect.write_rows(
-            connection, table, effect, rows, compares=compares, records=records, updates=list(updates), values=values
+            connection,
+            table,
+            effect,
+            rows,
+            compares=compares,
+            records=records,
+            updates=list(updates),
+            values=values,
+            riders=riders,
         )
         assert done == {row.pk}
 
@@ -234,8 +253,10 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         return int(getattr(row, bound.names.lease_token))
 
     moving: dict[str, Any] = {"status": kind.to_status, "next_at": 60.0, "record": uuid7(), "metadata": "{}"}
-    taking: dict[str, Any] = {"lease_owner": "me", "lease_expires_at": 60.0}
+    held: dict[str, Any] = {"lease_owner": "me", "lease_expires_at": 60.0}
     staying: dict[str, Any] = {"failures": 1, "error": "no", "next_at": 60.0, "horizon": 600.0}
+    if table.has_inbox:
+        moving["seen"] = staying["seen"] = 0
     yield "claim what is due", lambda row: dialect.claim(connection, table, wanted())
     yield "claim all but what is set aside", lambda row: dialect.claim(connection, table, wanted(aside=[row.pk]))
     yield "claim what a worker may have died of", lambda row: dialect.claim(connection, table, wanted(1))
@@ -246,8 +267,16 @@ def work(kind: Kind) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "enter a state", lambda row: write(ENTER, row, **moving)
     if kind.update:
         yield "enter a state with update=", lambda row: write(ENTER, row, kind.update.items(), **moving)
+    if table.has_inbox:
+        taking = [Taking([[1]])]
+        yield "enter a state and take an event", lambda row: write(ENTER, row, riders=taking, **moving)
+        yield "deliver()", lambda row: row.states.deliver("signed", {"a": 1}, dedup_key="x")
+        yield (
+            "bulk_deliver()",
+            lambda row: model.states.bulk_deliver([{"key": row.pk, "name": "signed"}]),
+        )
     if bound.machine.run_ahead:
-        yield "enter a state and go on there", lambda row: read(ENTER_CLAIMED, row, compares=STATE, **moving, **taking)
+        yield "enter a state and go on there", lambda row: read(ENTER_CLAIMED, row, compares=STATE, **moving, **held)
         yield "find a row that went on unheard", lambda row: read(BEAT, row, compares=OWNER, lease_expires_at=60.0)
     if kind.update:
         given = [(model._meta.get_field(name), [value]) for name, value in kind.update.items()]

@@ -57,6 +57,10 @@ RUN_AHEAD_FAULTS = "tests/faults/test_run_ahead.py"
 ATTEMPTS = "tests/worker/test_attempts.py"
 UPDATES = "tests/worker/test_updates.py"
 ON_ERROR = "tests/worker/test_on_error.py"
+EVENTS = "db/postgresql_events.py"
+DELIVERY = "tests/machine/test_delivery.py"
+INBOX = "tests/worker/test_inbox.py"
+INBOX_RACES = "tests/worker/test_inbox_races.py"
 
 
 @dataclass(frozen=True)
@@ -1325,6 +1329,84 @@ MUTATIONS = [
                 watcher.hang_up_if_silent()""",
         "futures.wait([wait.waiter.future], wait.time_left(LIMITS.statement))",
         (WAITING,),
+    ),
+    Mutation(
+        "a row sleeps without comparing its inbox",
+        "worker/outcomes.py",
+        "return None if self.lease.awaited is None else self.lease.awaited.seen",
+        "return None",
+        (INBOX, INBOX_RACES),
+    ),
+    Mutation(
+        "a row moves without comparing its inbox",
+        "worker/outcomes.py",
+        "return None if not awaits else 0 if awaited is None else awaited.seen or 0",
+        "return None",
+        (INBOX, INBOX_RACES),
+    ),
+    Mutation(
+        "people move a row without comparing its inbox",
+        "machine/binding.py",
+        "return 0 if state in self.awaited_names else None",
+        "return None",
+        (DELIVERY, INBOX_RACES),
+    ),
+    Mutation(
+        "a row that failed once in its state is not woken",
+        EVENTS,
+        "AND t.{error} = ''",
+        "AND t.{failures} = 0 AND t.{error} = ''",
+        (DELIVERY,),
+    ),
+    Mutation("a parked row is woken", EVENTS, " AND t.{error} = ''", "", (DELIVERY,)),
+    Mutation(
+        "a row that is held is woken",
+        EVENTS,
+        "{is_awaited} AND t.{lease_expires_at} IS NULL AND t.{next_at} <=",
+        "{is_awaited} AND t.{next_at} <=",
+        (DELIVERY,),
+    ),
+    Mutation(
+        "senders do not lock the row",
+        EVENTS,
+        "WHERE {key} = %s FOR NO KEY UPDATE),",
+        "WHERE {key} = %s),",
+        (INBOX_RACES,),
+    ),
+    Mutation(
+        "what was seen wakes the row again",
+        "worker/inbox.py",
+        "self._seen = max([inbox, *[event.number for event in untaken]])",
+        "self._seen = 0",
+        (INBOX,),
+    ),
+    Mutation(
+        "what is left for the next state does not wake the row there",
+        "worker/inbox.py",
+        "return isinstance(until, Event) and not left.isdisjoint(until.names)",
+        "return False",
+        (INBOX,),
+    ),
+    Mutation(
+        "a worker's move takes what somebody else handles, once its lease has ended",
+        WRITER,
+        "for column in compares])",
+        'for column in compares if (effect.name, column) != ("enter", "lease_token")])',
+        (INBOX,),
+    ),
+    Mutation(
+        "a policy's move takes what no handler was handed",
+        "worker/executor.py",
+        "metadata=metadata, take=()",
+        "metadata=metadata",
+        (INBOX,),
+    ),
+    Mutation(
+        "a copy takes back the inbox of a row",
+        "machine/raw.py",
+        'if "inbox" in bound.features:  # nor an event that came since',
+        "if False:",
+        ("tests/machine/test_raw_saves.py",),
     ),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from django.core import serializers
 from django.db import models, transaction
 
-from lab.models import Audited, Invoice, Logged, Ping, RacingCar, Stamped, Vehicle
+from lab.models import Audited, Invoice, Logged, Petition, Ping, RacingCar, Stamped, Vehicle
 from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.machine.verify import Verifier
 from tests.worker.rows import set_clock
@@ -195,3 +195,30 @@ class TestWhatIsCopied:
         with transaction.get_connection().execute_wrapper(watch):
             revert(version_of(row))
         assert blocks[-2:] == [True, True]
+
+
+@pytest.mark.django_db
+class TestEvents:
+    def test_an_earlier_version_takes_back_no_event_that_came_since(self):
+        row = Petition.objects.create()
+        row.states.transition_to("HEARD")
+        version = version_of(Petition.objects.get())
+        row.states.deliver("denied")
+        revert(version)
+
+        assert stored(row)["status_inbox"] == 1
+        assert stored(row)["status_next_at"] is not None
+
+    def test_rows_and_their_events_load_as_they_were(self):
+        row = Petition.objects.create()
+        row.states.transition_to("HEARD")
+        row.states.deliver("denied", {"a": 1}, dedup_key="x")
+        copies = [
+            version_of(each) for each in (Petition.objects.get(), row.states.history.get(), row.states.events.get())
+        ]
+        row.delete()
+        for copy in copies:
+            revert(copy)
+
+        found = Petition.objects.get()
+        assert (found.status_inbox, found.states.events.get().payload) == (1, {"a": 1})

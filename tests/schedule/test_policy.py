@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine_fields import State, StateMachine
+from statemachine_fields import Event, State, StateMachine
 from statemachine_fields.schedule.handlers import Handler
 from statemachine_fields.schedule.policy import (
     DURATIONS,
@@ -161,7 +161,7 @@ class TestState:
         sorted({each.name for each in dataclasses.fields(Policy)} - {"external", "queue", "priority", "timeout_to"}),
     )
     def test_with_policy_is_timed(self, option):
-        value = "B" if option == "error_to" else 2
+        value = {"error_to": "B", "until": Event("paid")}.get(option, 2)
         extra = {"timeout_to": "B"} if option == "timeout_after" else {}
         assert State("A", **{option: value}, **extra).is_timed
 

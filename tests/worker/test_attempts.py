@@ -403,7 +403,7 @@ class TestModel:
 
         told = [each.msg for each in check_bound(Order.states._meta) if each.id.endswith("E003")]
         assert told == [
-            "The model of the tries of 'states' is called OrderStateAttempt, and so is another model of the app."
+            "The model for tries of 'states' is called OrderStateAttempt, and so is another model of the app."
         ]
 
 

@@ -6,15 +6,18 @@ import asyncio
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import psycopg
 import pytest
-from django.db import InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError
 
 from lab.models import Chore, Lot, Noted, Ping
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.schedule.policy import Policy, Schedule
+from statemachine_fields.schedule.waiting import Until
 from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLater
+from statemachine_fields.worker.awaited import Awaited
 from statemachine_fields.worker.connections import Trouble
 from statemachine_fields.worker.errors import LONGEST_ERROR, described, shortened
 from statemachine_fields.worker.executor import AWAY_SECONDS, MOST_CONFLICTS, MOST_CUTS, HandlerExecutor
@@ -28,6 +31,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.waits import Unknown
 from tests.worker.rows import lane_of
 
 DAY = 24 * 60 * 60.0
@@ -479,3 +483,94 @@ class TestErrors:
         if isinstance(cause, BaseException):
             raised.__cause__ = cause
         assert is_connection_error(raised) is lost
+
+
+class Bell(Until):
+    """For tests: rings or does not."""
+
+    def __init__(self, *targets):
+        self.leads_to = targets
+
+    @property
+    def targets(self):
+        return self.leads_to
+
+    def __str__(self):
+        return "the bell"
+
+
+class Rung(Awaited):
+    def __init__(self, has_rung):
+        self.has_rung = has_rung
+
+    @property
+    def has_happened(self):
+        return self.has_rung
+
+    @property
+    def version(self):
+        return self.has_rung
+
+    def move(self):
+        return Move("DONE", metadata={"rang": True})
+
+
+class TestRowsThatWait:
+    def lease(self, has_rung, *, handler=True, **facts):
+        policy = {"until": Bell() if handler else Bell("DONE"), "retry_after": 60, **facts.pop("policy", {})}
+        return lease_of(policy=policy, handler=handler, awaited=Rung(has_rung), **facts)
+
+    TIME_OUT: ClassVar = {"timeout_after": 3 * DAY, "timeout_to": "FAILED"}
+
+    def test_sleep_on_if_it_has_not_happened(self, executor):
+        for handler in (True, False):
+            outcome = executor.run(self.lease(False, handler=handler, failures=2))
+            assert facts_of(outcome) == (Waited, "", None, 2, "", None)
+
+    def test_are_run_when_it_has_happened(self, executor, monkeypatch):
+        answering(monkeypatch, "DONE")
+
+        assert target_of(executor.run(self.lease(True))) == "DONE"
+
+    def test_are_moved_when_it_has_happened_if_it_says_where_to(self, executor):
+        outcome = executor.run(self.lease(True, handler=False))
+
+        assert (target_of(outcome), metadata_of(outcome)) == ("DONE", {"rang": True})
+
+    def test_sleep_until_it_happens_again_if_the_handler_says_not_yet(self, executor, monkeypatch):
+        answering(monkeypatch, None)
+
+        assert facts_of(executor.run(self.lease(True))) == (Waited, "", None, 0, "", None)
+
+    def test_are_asked_again_when_the_handler_says_so(self, executor, monkeypatch):
+        answering(monkeypatch, TryAgainLater(after=5))
+
+        assert facts_of(executor.run(self.lease(True))) == (Waited, "", 5.0, 0, "", None)
+
+    def test_are_tried_again_by_policy_if_they_fail(self, executor, monkeypatch):
+        answering(monkeypatch, ValueError("no luck"))
+
+        assert facts_of(executor.run(self.lease(True)))[:4] == (Failed, "", 60.0, 1)
+
+    def test_are_tried_again_by_policy_if_they_cannot_be_moved(self, executor, monkeypatch):
+        monkeypatch.setattr(Rung, "move", lambda self: Move("NOWHERE"))
+
+        assert facts_of(executor.run(self.lease(True, handler=False)))[:4] == (Failed, "", 60.0, 1)
+
+    def test_are_moved_when_their_time_is_up_without_another_try(self, executor, monkeypatch):
+        monkeypatch.setattr(Chore, "start", lambda self, ctx: pytest.fail("nothing has happened"))
+
+        outcome = executor.run(self.lease(False, policy=self.TIME_OUT, age=3 * DAY))
+        assert (target_of(outcome), metadata_of(outcome)) == ("FAILED", {"timeout_after": 3 * DAY})
+
+    def test_are_run_if_it_happens_when_their_time_is_up(self, executor, monkeypatch):
+        answering(monkeypatch, "DONE")
+
+        assert target_of(executor.run(self.lease(True, policy=self.TIME_OUT, age=3 * DAY))) == "DONE"
+
+    def test_fail_if_nobody_can_say_what_has_happened(self, executor):
+        lease = self.lease(False)
+        lease.awaited = Unknown(DatabaseError("no such table"))
+
+        outcome = executor.run(lease)
+        assert (type(outcome), outcome.error) == (Failed, "DatabaseError: no such table")

@@ -50,7 +50,7 @@ class ScheduleCommand:
 def _run_now(bound: Binding[Any], states: Any) -> bool:
     """Make a row due whose state has a handler. One that only waits for its time-out or deletion would wait on."""
     policy: Schedule | None = bound.schedules.get(states.current)
-    if policy is not None and policy.runs and policy.handler is None:
+    if policy is not None and policy.runs and not policy.acts:
         return False
     states.run_at()
     return True
@@ -138,6 +138,8 @@ class ScheduleReading:
             return _("Never: no worker takes rows of a state that is not declared")
         if self.is_parked:
             return _("Parked: %(why)s") % {"why": one_line(self.error, longest_error)}
+        if self.upcoming is None and self.policy.until is not None:
+            return _("Waits for %(what)s") % {"what": self.policy.until}
         if self.upcoming is None:
             return _("Nothing is due")
         return time_tag(self.upcoming.at, in_future(self.bound, self.upcoming))
@@ -184,6 +186,8 @@ class ScheduleReading:
         """Say what is wrong with the schedule itself, and what to do."""
         if self.policy is None or self.is_leased or self.is_parked or self.next_at is not None or not self.policy.runs:
             return ""
+        if self.policy.may_sleep:
+            return ""
         return _(
             "It has no time, though something is to happen in its state. `manage.py statemachine_reschedule` gives all such "
             "rows theirs."
@@ -197,13 +201,14 @@ class ScheduleReading:
             return []
         if self.is_parked:
             return [COMMANDS["resume"]]
-        return [COMMANDS["run_now"]] if self.policy.handler is not None else []
+        return [COMMANDS["run_now"]] if self.policy.acts else []
 
 
 def schedule_line(bound: Binding[Any], instance: models.Model) -> str | None:
     """Return what the schedule says in a few words, for a column of the list; nothing if nothing is due."""
     reading = ScheduleReading(bound, instance)
-    if reading.next_at is None and not reading.is_leased and not reading.is_parked:
+    is_asleep = reading.policy is not None and reading.policy.until is not None
+    if reading.next_at is None and not reading.is_leased and not reading.is_parked and not is_asleep:
         return None
     if reading.policy is None and not reading.is_leased:
         return format_html('<span title="{}">{}</span>', reading.summary(), pgettext("state machine", "Never"))

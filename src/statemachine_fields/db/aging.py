@@ -53,6 +53,11 @@ class Aging:
             kept = map(connection.ops.quote_name, ("claimed_at", "started_at", "ended_at"))
             changes = ", ".join(f"{time} = {self._older(self._stopped(time))}" for time in kept)
             self._texts.append(f"UPDATE {names['tries']} SET {changes}")
+        if table.has_inbox:
+            delivered_at = connection.ops.quote_name("delivered_at")
+            self._texts.append(
+                f"UPDATE {names['events']} SET {delivered_at} = {self._older(self._stopped(delivered_at))}"
+            )
 
     def pass_time(self, stopped_at: datetime.datetime, step: datetime.timedelta) -> None:
         """Make all rows and records older by a step, and what was written after an instant as if written at it."""

@@ -86,6 +86,13 @@ class ComputedTime(models.ExpressionWrapper):  # type: ignore[type-arg]  # it ta
         super().__init__(expression, output_field=models.DateTimeField())
 
 
+def due_time(inbox: str, seen: int, plus: float | None) -> ComputedTime:
+    """Return a time some seconds later, or never; but now if there is something in the inbox that was not seen."""
+    later = models.Value(None, output_field=models.DateTimeField()) if plus is None else DatabaseClock(plus)
+    is_unseen = models.When(**{f"{inbox}__gt": seen}, then=DatabaseClock())
+    return ComputedTime(models.Case(is_unseen, default=later, output_field=models.DateTimeField()))
+
+
 def clock_sql(connection: Any, plus: float | None = None) -> Compiled:
     """Return the clock as SQL and its parameters. With `plus` there is one; NULL in its place makes the time NULL."""
     compiler = connection.ops.compiler("SQLCompiler")(Query(None), connection, None)

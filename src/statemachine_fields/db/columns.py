@@ -23,6 +23,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "crashes",
         "error",
     ),
+    "inbox": ("inbox",),
 }
 
 #: Those that are times. First the one that may be computed from others, as some databases set one column after the other.
@@ -40,6 +41,7 @@ EMPTY: dict[str, Any] = {
     "failures": 0,
     "crashes": 0,
     "error": "",
+    "inbox": 0,
 }
 
 #: The field names for which `<Model>StateTransition` says enough.
@@ -59,6 +61,7 @@ class Names:
         self.prefix = status.removesuffix(endings[0]) if endings else status
         self.reverse_accessor = f"{status}_transitions"
         self.tries_accessor = f"{status}_tries"  # `<prefix>_attempts` counts them
+        self.event_accessor = f"{status}_events"
         self._by_feature: dict[str, tuple[str, ...]] = {}
         for feature, columns in FEATURES.items():
             named = {column: status if column == "status" else f"{self.prefix}_{column}" for column in columns}
@@ -89,7 +92,11 @@ class Names:
     def attempt_model(self, model_name: str) -> str:
         return self._model(model_name, "StateAttempt")
 
+    def event_model(self, model_name: str) -> str:
+        return self._model(model_name, "StateEvent")
+
     def _model(self, model_name: str, kind: str) -> str:
+        """Return the name of a model that belongs to the machine."""
         if self.status in PLAIN_FIELDS:
             return f"{model_name}{kind}"
         words = "".join(word.capitalize() for word in self.prefix.split("_"))
@@ -111,7 +118,7 @@ class RowColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The names, in the database, of a machine's columns and of its audit table."""
+    """The names, in the database, of a machine's columns and of its further tables."""
 
     name: str
     key: str
@@ -126,10 +133,16 @@ class Table:
     priority: RowColumn | None = None
     #: The table of tries, of a machine that keeps them.
     tries: str | None = None
+    #: Of a machine that has an inbox.
+    events: str = ""
 
     @property
     def is_timed(self) -> bool:
         return "next_at" in self.columns
+
+    @property
+    def has_inbox(self) -> bool:
+        return "inbox" in self.columns
 
     def quoted(self, connection: Any) -> dict[str, str]:
         """Return all names as SQL writes them, for the texts of statements."""
@@ -137,6 +150,8 @@ class Table:
         names = {"name": self.name, "key": self.key, "audit": self.audit, **self.columns}
         if self.tries is not None:
             names["tries"] = self.tries
+        if self.events:
+            names["events"] = self.events
         return {what: quote(name) for what, name in names.items()}
 
     def quoted_own(self, connection: Any) -> dict[str, str]:

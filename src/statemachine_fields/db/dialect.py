@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from statemachine_fields.db.columns import Table
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
+    from statemachine_fields.db.inbox import DeliveredEvent, Receipt, Receivers
+    from statemachine_fields.db.prepared import Written
+    from statemachine_fields.db.riders import Rider
 
 
 #: Fields, and of each a value for every row.
@@ -38,6 +41,8 @@ class SelectedWrite:
     #: Other columns that are set, and to what.
     updates: Sequence[tuple[str, Any]] = ()
     delay: float | None = None
+    #: With how many events to compare the inbox, where the machine has one and rows wait for events in that state.
+    seen: int | None = None
 
 
 class SelectedWritten(NamedTuple):
@@ -129,13 +134,15 @@ class Dialect(Protocol):
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
-    ) -> set[Any]:
+        riders: Sequence[Rider] = (),
+    ) -> Written:
         """Write many rows, and return the keys of those that were as they had to be and that nobody has locked.
 
         :param rows: a list for each of: `key`, what is compared as `was_status` and so on, what the effect wants (and
             `horizon`, if that bounds it), and of records `record` and `metadata`.
         :param updates: other columns, and what they are set to on each row.
         :param values: other fields that `carries()` is true of, and a value for each row, as the field prepares it.
+        :param riders: what else is written for those of them that move. Only where moves are recorded.
         """
         ...
 
@@ -151,6 +158,7 @@ class Dialect(Protocol):
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
+        riders: Sequence[Rider] = (),
     ) -> dict[Any, Claimed]:
         """Write many rows that are leased afterwards, as `write_rows()` does, and return those that were, read as a claim reads
         them, by their keys."""
@@ -172,6 +180,16 @@ class Dialect(Protocol):
 
     def held(self, connection: Any, table: Table, keys: Sequence[Any], tokens: Sequence[int]) -> set[Any]:
         """Return the keys that are still leased with these tokens, locked or not."""
+        ...
+
+    def deliver(self, connection: Any, table: Table, event: DeliveredEvent, receivers: Receivers) -> Receipt:
+        """Put an event into the inbox of a row, and make the row due if it waits for it and nobody holds it."""
+        ...
+
+    def deliver_many(
+        self, connection: Any, table: Table, events: Sequence[DeliveredEvent], receivers: Receivers
+    ) -> list[Receipt]:
+        """Do the same for many rows, in the order of their keys, and answer in the order of the events. In a transaction only."""
         ...
 
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.db.clock import DatabaseClock, due_time
 from statemachine_fields.db.columns import EMPTY, Names
 from statemachine_fields.db.expressions import Increment, MachineValue
 
@@ -24,6 +24,10 @@ class Becomes(enum.Enum):
     GIVEN = enum.auto()
     #: What the caller gives as seconds from now, by the database's clock; empty if it gives None.
     LATER = enum.auto()
+    #: The same; but now, if the row has more events in its inbox than the caller has seen. It is compared in the statement that
+    #: lets the row sleep: a look before would miss what comes in after it. Where there is no inbox, and if None were to be seen,
+    #: there is nothing to compare.
+    DUE = enum.auto()
     #: The same, but no later than some seconds after the row entered its state. Empty if both are None.
     LATER_OR_HORIZON = enum.auto()
     #: The time of the write, by the database's clock.
@@ -39,7 +43,9 @@ class Becomes(enum.Enum):
     BLAME = enum.auto()
 
 
-_NEEDS_VALUE = (Becomes.GIVEN, Becomes.LATER, Becomes.LATER_OR_HORIZON, Becomes.BLAME)
+_NEEDS_VALUE = (Becomes.GIVEN, Becomes.LATER, Becomes.DUE, Becomes.LATER_OR_HORIZON, Becomes.BLAME)
+#: What is compared with the inbox, where there is one.
+COMPARES_INBOX = (Becomes.DUE, Becomes.LATER_OR_HORIZON)
 
 
 class Terms(NamedTuple):
@@ -48,6 +54,8 @@ class Terms(NamedTuple):
     now: str
     later: str
     no_later: str
+    #: In how many seconds: in none if there is something in the inbox that was not seen.
+    unseen: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +73,14 @@ class Effect:
         return {column: becomes for column, becomes in self.changes.items() if column in columns}
 
     def wants(self, columns: Collection[str]) -> list[str]:
-        """Return the columns for which the caller gives a value."""
-        return [column for column, becomes in self.on(columns).items() if becomes in _NEEDS_VALUE]
+        """Return the columns for which the caller gives a value, and `seen` before what is compared with the inbox."""
+        wanted = []
+        for column, becomes in self.on(columns).items():
+            if becomes in COMPARES_INBOX and "inbox" in columns:
+                wanted.append("seen")
+            if becomes in _NEEDS_VALUE:
+                wanted.append(column)
+        return wanted
 
     def as_sql(
         self, names: Mapping[str, str], terms: Terms, *, given: str = "%s", row: str = "", also: Iterable[str] = ()
@@ -81,11 +95,14 @@ class Effect:
         changes = []
         for column, becomes in self.on(names).items():
             name, value = names[column], given.format(column)
+            if becomes in COMPARES_INBOX and "inbox" in names:
+                inbox, seen = row + names["inbox"], given.format("seen")
+                value = terms.unseen.format(inbox=inbox, seen=seen, seconds=value)
             if becomes is Becomes.GIVEN:
                 to = value
             elif becomes is Becomes.NOW:
                 to = terms.now
-            elif becomes is Becomes.LATER:
+            elif becomes in (Becomes.LATER, Becomes.DUE):
                 to = terms.later.format(seconds=value)
             elif becomes is Becomes.LATER_OR_HORIZON:
                 entered = row + names["changed_at"]
@@ -104,7 +121,8 @@ class Effect:
         return ", ".join([*changes, *[f"{column} = %s" for column in also]])
 
     def as_update(self, names: Names, columns: Collection[str], **given: Any) -> dict[str, Any]:
-        """Return what `QuerySet.update()` is to write: an instant or a value for what is GIVEN, seconds for what is LATER.
+        """Return what `QuerySet.update()` is to write: an instant or a value for what is GIVEN, seconds for what is LATER or DUE,
+        and `seen` where there is an inbox.
 
         :raises TypeError: the effect is worked out from other columns of the row, which a statement of our own does.
         """
@@ -117,7 +135,9 @@ class Effect:
                 changes[name] = DatabaseClock()
             elif becomes in (Becomes.RAISED, Becomes.LOWERED):
                 changes[name] = Increment(name, 1 if becomes is Becomes.RAISED else -1)
-            elif becomes is Becomes.LATER and given[column] is not None:
+            elif becomes is Becomes.DUE and "inbox" in columns and given["seen"] is not None:
+                changes[name] = due_time(names.inbox, given["seen"], given[column])
+            elif becomes in (Becomes.LATER, Becomes.DUE) and given[column] is not None:
                 changes[name] = DatabaseClock(given[column])
             elif becomes is Becomes.TRUE:
                 changes[name] = MachineValue(True)
@@ -148,7 +168,7 @@ _FRESH = {"failures": Becomes.EMPTY, "crashes": Becomes.EMPTY, "error": Becomes.
 _COUNTED = {
     "sequence": Becomes.RAISED,
     "changed_at": Becomes.NOW,
-    "next_at": Becomes.LATER,
+    "next_at": Becomes.DUE,
     "next_at_pinned": Becomes.EMPTY,
 }
 _RECORDED = {**_COUNTED, **_END_OF_LEASE, **_FRESH}

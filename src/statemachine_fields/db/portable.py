@@ -28,7 +28,10 @@ from statemachine_fields.db.clock import clock_sql, local_now, make_ready, store
 from statemachine_fields.db.columns import Table
 from statemachine_fields.db.dialect import Dialect, FieldValues, LockedRow, RowWriteKind, SelectedWritten
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
-from statemachine_fields.db.effects import CLAIM, RECOVER, UNCLAIM, Becomes, Effect, Terms
+from statemachine_fields.db.effects import CLAIM, COMPARES_INBOX, RECOVER, UNCLAIM, Becomes, Effect, Terms
+from statemachine_fields.db.portable_events import PortableEvents
+from statemachine_fields.db.prepared import Written
+from statemachine_fields.db.riders import Rider
 from statemachine_fields.db.tries import keep_crashes, keep_try
 
 SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
@@ -37,7 +40,7 @@ SQLITE_CONFLICTS = ("SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_LOCKED")
 MYSQL_CONFLICTS = ((1213,), (1205,))
 
 
-class Portable(Dialect):
+class Portable(PortableEvents, Dialect):
     """An UPDATE that compares and sets, then an INSERT that copies what it wrote into the audit table. One process."""
 
     is_one_statement = False
@@ -61,11 +64,13 @@ class Portable(Dialect):
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
-    ) -> set[Any]:
+        riders: Sequence[Rider] = (),
+    ) -> Written:
         columns = (*(column for column, _value in updates), *(field.column for field, _values in values))
         kind = RowWriteKind(table, effect, compares, records, columns)
         with _locked(connection, table) as (cursor, names):
-            return {*self._written(connection, cursor, names, kind, rows, updates, values)}
+            keys = [*self._written(connection, cursor, names, kind, rows, updates, values, riders)]
+            return Written(keys, self._unseen(cursor, names, table, rows, keys, connection) if "seen" in rows else ())
 
     def write_and_read_rows(
         self,
@@ -79,12 +84,13 @@ class Portable(Dialect):
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
+        riders: Sequence[Rider] = (),
     ) -> dict[Any, Claimed]:
         columns = (*(column for column, _value in updates), *(field.column for field, _values in values))
         kind = RowWriteKind(table, effect, compares, records, columns)
         with _locked(connection, table) as (cursor, names):
             read = self._reader(connection, cursor, names, table, fields)
-            keys = [*self._written(connection, cursor, names, kind, rows, updates, values)]
+            keys = [*self._written(connection, cursor, names, kind, rows, updates, values, riders)]
             now = self._now(cursor, connection)
             return {key: read(_key(table, key, connection), now) for key in keys}
 
@@ -97,6 +103,7 @@ class Portable(Dialect):
         rows: Mapping[str, Sequence[Any]],
         updates: Sequence[tuple[str, Any]],
         own: FieldValues,
+        riders: Sequence[Rider],
     ) -> Iterator[Any]:
         """Write one row after the other, and yield the keys of those that were as they had to be."""
         if (write := self._writes.get(kind)) is None:
@@ -112,8 +119,29 @@ class Portable(Dialect):
             given = (*[row[column] for column in wants], *values, *[each[place] for _field, each in own])
             compared = tuple([row[f"was_{column}"] for column in kind.compares])
             record = (row["record"], row["was_status"], row["status"], row["metadata"]) if kind.records else ()
-            if write(connection, key, given, compared, record) is not None:
+            written = write(connection, key, given, compared, record)
+            if written is not None:
+                for rider in riders:
+                    rider.write_one(cursor, names, place + 1, _key(table, key, connection), written[0])
                 yield key
+
+    def _unseen(
+        self,
+        cursor: Any,
+        names: Mapping[str, str],
+        table: Table,
+        rows: Mapping[str, Sequence[Any]],
+        keys: Sequence[Any],
+        connection: Any,
+    ) -> Iterator[Any]:
+        """Yield the keys of rows that have more in their inbox than was seen."""
+        seen = dict(zip(rows["key"], rows["seen"], strict=True))
+        text = "SELECT 1 FROM {name} WHERE {key} = %s AND {inbox} > %s".format(**names)
+        for key in keys:
+            if seen[key] is not None:
+                cursor.execute(text, (_key(table, key, connection), seen[key]))
+                if cursor.fetchone():
+                    yield key
 
     def _reader(
         self, connection: Any, cursor: Any, names: Mapping[str, str], table: Table, fields: tuple[Any, ...]
@@ -348,7 +376,9 @@ def _parameters(connection: Any, effect: Effect, table: Table, given: Sequence[A
             yield next(values)
         elif becomes is Becomes.BLAME:
             yield from (next(values), next(values))
-        elif becomes in (Becomes.LATER, Becomes.LATER_OR_HORIZON):
+        elif becomes in COMPARES_INBOX and table.has_inbox:
+            yield from (next(values), later(connection, 0), later(connection, next(values)))
+        elif becomes in (Becomes.LATER, *COMPARES_INBOX):
             yield later(connection, next(values))
         elif becomes is Becomes.NOW and not stores_utc(connection):
             yield local_now(connection)
@@ -357,8 +387,9 @@ def _parameters(connection: Any, effect: Effect, table: Table, given: Sequence[A
 
 def terms(connection: Any) -> Terms:
     """Return how this database tells the time. What is earlier of two is computed before."""
-    is_later = clock_sql(connection, plus=0)[0]
-    return Terms(now=clock_sql(connection)[0], later=is_later, no_later=is_later)
+    is_later = clock_sql(connection, plus=0)[0].replace("%s", "{seconds}")
+    unseen = "CASE WHEN {inbox} > %s THEN %s ELSE %s END"
+    return Terms(now=clock_sql(connection)[0], later=is_later, no_later=is_later, unseen=unseen)
 
 
 def later(connection: Any, delay: float | None) -> Any:

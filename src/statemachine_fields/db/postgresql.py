@@ -27,9 +27,11 @@ from statemachine_fields.db.postgresql_claims import (
     read_rows,
     without_place,
 )
+from statemachine_fields.db.postgresql_events import PostgreSQLEvents
 from statemachine_fields.db.postgresql_sessions import PostgreSQLSessions
 from statemachine_fields.db.postgresql_text import TERMS, TYPES, array_type, names_of
 from statemachine_fields.db.postgresql_wakeups import PostgreSQLWakeups
+from statemachine_fields.db.riders import Rider
 
 #: serialization_failure, deadlock_detected, lock_not_available
 CONFLICTS = ("40001", "40P01", "55P03")
@@ -77,8 +79,8 @@ MANY = """
 # With the tries that the rows had, of those that stay where they are.
 MANY_TRIED = """
     WITH {locking},
-    written AS (UPDATE {name} AS t SET {changes} FROM given WHERE {where} RETURNING given.place){tried}
-    SELECT place FROM written"""
+    written AS (UPDATE {name} AS t SET {changes} FROM given WHERE {where} RETURNING given.place{kept}){tried}
+    SELECT place{read} FROM written"""
 
 MANY_RECORDED = """
     WITH {locking},
@@ -88,8 +90,11 @@ MANY_RECORDED = """
                   given.place, given.record, given.was_status, given.status, given.metadata{kept}),
     recorded AS (
         INSERT INTO {audit} (id, from_status, to_status, metadata, instance_id, sequence, transitioned_at)
-        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved){tried}
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at FROM moved){tried}{riders}
     SELECT place{read} FROM moved"""
+
+# Of a row that was to sleep and is due at once.
+UNSEEN = "coalesce(t.{inbox} > given.seen, false)"
 
 # How long the row is in its state, if it does not enter it in this statement.
 AGE = "(extract(epoch FROM statement_timestamp()) - extract(epoch FROM t.{changed_at}))::float8"
@@ -125,7 +130,7 @@ LOCK_HELD = "SELECT 1 FROM {name} WHERE {key} = %s AND {lease_token} = %s FOR NO
 CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
-class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
+class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, PostgreSQLWakeups):
     """A single statement for each write, in or out of a transaction, with no savepoint. Any number of processes."""
 
     is_one_statement = True
@@ -179,16 +184,23 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
-    ) -> set[Any]:
+        riders: Sequence[Rider] = (),
+    ) -> prepared.Written:
         columns = tuple(column for column, _value in updates)
         own = tuple(field for field, _values in values)
-        kind = (table, effect, compares, records, columns, own, *rows)
+        kind = (table, effect, compares, records, columns, own, *rows, *[rider.name for rider in riders])
         text = self._texts.get(kind)
         if text is None:
+            read = [UNSEEN.format(**table.quoted(connection))] if "seen" in rows else []
             given = [*rows][1:]
-            text = self._texts[kind] = _many_text(connection, table, effect, compares, records, columns, own, given)
-        keys, params = _many_values(connection, table, rows, updates, values)
-        return prepared.named_places(keys, prepared.run(connection, text, params))
+            text = _many_text(connection, table, effect, compares, records, columns, own, given, read, riders)
+            self._texts[kind] = text
+        keys, params = _many_values(connection, table, rows, updates, values, riders)
+        found = prepared.run(connection, text, params)
+        if "seen" not in rows:
+            return prepared.named_places(keys, found)
+        woken = [keys[place - 1] for place, is_unseen in found if is_unseen]
+        return prepared.Written([keys[place - 1] for place, _is_unseen in found], woken)
 
     def write_and_read_rows(
         self,
@@ -202,18 +214,19 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         records: bool = False,
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
+        riders: Sequence[Rider] = (),
     ) -> dict[Any, Claimed]:
         columns = tuple(column for column, _value in updates)
         own = tuple(field for field, _values in values)
-        kind = (table, effect, compares, records, columns, own, fields, *rows)
+        kind = (table, effect, compares, records, columns, own, fields, *rows, *[rider.name for rider in riders])
         if (known := self._reading.get(kind)) is None:
             times, read = read_columns(table, fields, connection, "t.")
             age = NO_AGE if "changed_at" in effect.changes else AGE.format(**table.quoted(connection))
             read = [age, *read]
-            text = _many_text(connection, table, effect, compares, records, columns, own, [*rows][1:], read)
+            text = _many_text(connection, table, effect, compares, records, columns, own, [*rows][1:], read, riders)
             known = self._reading[kind] = times, text
         times, text = known
-        keys, params = _many_values(connection, table, rows, updates, values)
+        keys, params = _many_values(connection, table, rows, updates, values, riders)
         found = [without_place(row) for row in prepared.run(connection, text, params, read_rows)]
         claimed = read_leased(table, fields, times, [row for _place, row in found], connection)
         return {keys[place - 1]: row for (place, _row), row in zip(found, claimed, strict=True)}
@@ -226,6 +239,8 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLSessions, PostgreSQLWakeups):
         text = SELECTED.format(**names, changes=effect.as_sql(names, TERMS, also=columns), select=select)
         start = write.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
         delay = (write.delay,) if table.is_timed else ()
+        if table.has_inbox:
+            delay = (write.seen, *delay)
         updates = [value for _column, value in write.updates]
         values = (*params, write.to_status, *delay, *updates, write.sources, write.first_id.hex[:24], start)
         with connection.cursor() as cursor:
@@ -308,11 +323,13 @@ def _many_text(
     own: tuple[Any, ...],
     given: list[str],
     read: Sequence[str] = (),
+    riders: Sequence[Rider] = (),
 ) -> str:
     """Return a statement over many rows.
 
     :param own: other fields, of which each row gets a value of its own.
     :param read: what is returned of each besides its place, as expressions.
+    :param riders: what else is written for rows that move.
     """
     quote = connection.ops.quote_name
     names = _names_of_arrays(connection, table, given, own)
@@ -326,11 +343,13 @@ def _many_text(
     names["held"] = tries.held(names) if is_tried else ""
     names["locking"] = GIVEN.format(**names)
     names["tried"] = tries.from_locked(names, "moved" if records else "written") if is_tried else ""
-    if not records:
-        return (MANY_TRIED if is_tried else MANY).format(**names, read="".join(f", {each}" for each in read))
+    if not records and not is_tried:
+        return MANY.format(**names, read="".join(f", {each}" for each in read))
     # Under names of ours: the columns of a table may be called as what else is kept.
     names["kept"] = "".join(f", {each} AS read_{number}" for number, each in enumerate(read))
-    return MANY_RECORDED.format(**names, read="".join(f", read_{number}" for number in range(len(read))))
+    names["riders"] = "".join(f",\n    {rider.name} AS ({rider.as_cte(names)})" for rider in riders)
+    text = MANY_RECORDED if records else MANY_TRIED
+    return text.format(**names, read="".join(f", read_{number}" for number in range(len(read))))
 
 
 def _many_values(
@@ -339,13 +358,15 @@ def _many_values(
     rows: Mapping[str, Sequence[Any]],
     updates: Sequence[tuple[str, Any]],
     own: FieldValues,
+    riders: Sequence[Rider] = (),
 ) -> tuple[Sequence[Any], tuple[Any, ...]]:
     """Return the keys of rows, and all parameters of a statement over them."""
     keys, *others = rows.values()
     given = prepared.prepared_keys(table, keys, connection)
-    constants = (value for _column, value in updates)
+    values = [value for _column, value in updates]
+    values += [value for rider in riders for value in rider.parameters()]
     arrays = map(prepared.array_of, [*others, *[values for _field, values in own]] if own else others)
-    return keys, (given, *arrays, given, *constants)
+    return keys, (given, *arrays, given, *values)
 
 
 def _names_of_arrays(connection: Any, table: Table, given: list[str], own: tuple[Any, ...] = ()) -> dict[str, str]:

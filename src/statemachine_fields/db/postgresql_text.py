@@ -14,6 +14,7 @@ TERMS = Terms(
     now="clock_timestamp()",
     later="clock_timestamp() + make_interval(secs => {seconds})",
     no_later="LEAST(clock_timestamp() + make_interval(secs => {seconds}), {entered} + make_interval(secs => {horizon}))",
+    unseen="CASE WHEN {inbox} > {seen}::bigint THEN 0::float8 ELSE {seconds}::float8 END",
 )
 
 #: What arrays are made of.
@@ -25,6 +26,7 @@ TYPES = {
     "lease_expires_at": "float8",
     "next_at": "float8",
     "horizon": "float8",
+    "seen": "bigint",
     "failures": "int",
     "error": "text",
     "record": "uuid",

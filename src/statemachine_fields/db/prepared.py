@@ -11,7 +11,7 @@ import logging
 import secrets
 import uuid
 import zoneinfo
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,18 @@ def prepared_keys(table: Table, keys: Sequence[Any], connection: Any) -> Any:
     return array_of([prepare(key, connection) for key in keys])
 
 
-def named_places(keys: Sequence[Any], rows: Sequence[Sequence[Any]]) -> set[Any]:
+class Written(set[Any]):
+    """The keys of rows that were written, and of those among them that were to sleep and are due at once, because more has come
+    into their inbox than was seen."""
+
+    def __init__(self, keys: Iterable[Any] = (), woken: Iterable[Any] = ()) -> None:
+        super().__init__(keys)
+        self.woken = frozenset(woken)
+
+
+def named_places(keys: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Written:
     """Return the keys whose places an answer names."""
-    return {keys[place - 1] for (place,) in rows}
+    return Written([keys[place - 1] for (place,) in rows])
 
 
 def array_of(values: Sequence[Any]) -> Any:

@@ -37,7 +37,8 @@ def details_of(bound: Binding[Any]) -> Details:
 
 
 def _of_state(bound: Binding[Any], state: str) -> list[str]:
-    schedule, declared, said = bound.schedules.get(state), bound.graph.states[state], []
+    schedule, declared = bound.schedules.get(state), bound.graph.states[state]
+    said = [f"waits for {declared.until}"] if declared.until is not None else []
     if schedule is not None and schedule.handler is not None:
         wait = f" after {spoken(schedule.start_after)}" if schedule.start_after else ""
         said.append(f"{schedule.handler.name}(){wait}")
@@ -51,7 +52,8 @@ def _of_state(bound: Binding[Any], state: str) -> list[str]:
 
 
 def _of_move(bound: Binding[Any], source: str, target: str) -> list[str]:
-    schedule, said = bound.schedules.get(source), []
+    schedule, until = bound.schedules.get(source), bound.graph.states[source].until
+    said = [until.words_for(target)] if until is not None and target in until.targets else []
     if schedule is not None and schedule.timeout_to == target and schedule.timeout_after is not None:
         said.append(f"after {spoken(schedule.timeout_after)}")
     if schedule is not None and schedule.error_to == target:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from django.db import models, router
 
 from statemachine_fields.db.rows import all_rows, row_label
+from statemachine_fields.exceptions import RowMissing
 from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.guards import Blocker
 from statemachine_fields.machine.initial_records import records_of_rows
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.binding import Binding
+    from statemachine_fields.machine.delivery import Delivery
+    from statemachine_fields.machine.events import StateEvent
 
 M = TypeVar("M", bound=models.Model)
 
@@ -191,6 +194,34 @@ class StateMachineAccessor(Generic[M]):
         """As `wait_for()`, without blocking the event loop, and without a thread that waits."""
         return await await_for(self._bound, self._instance, states, timeout)
 
+    def deliver(self, name: str, payload: Any = None, *, dedup_key: str | None = None) -> Delivery:
+        """Deliver an event to the row, in the caller's transaction, and return what became of it.
+
+        A row that waits for the event is *woken*: it is due, and a worker runs it once this is committed. Otherwise the event is
+        *kept* until the row waits for it. The row is not moved here, and the instance is left as it is.
+
+        :param payload: anything `DjangoJSONEncoder` can write; an empty dict if not given.
+        :param dedup_key: by which the event is known if it comes again: that is a *duplicate* as long as the row lives, and
+            changes nothing.
+        :raises EventRefused: the row has ended, or no state of the machine waits for an event of that name.
+        :raises RowMissing: the instance was never saved, or its row is gone.
+        :raises TypeError: the payload cannot be written as JSON. Nothing is written.
+        """
+        from statemachine_fields.machine.delivery import Deliverer
+
+        if self._instance.pk is None:
+            raise RowMissing(row_label(self._instance), saved=False)
+        using = router.db_for_write(type(self._instance), instance=self._instance)
+        key = self._bound.key_of(self._instance)
+        return Deliverer(self._bound, using).deliver(key, name, payload, dedup_key)
+
+    @property
+    def events(self) -> models.QuerySet[StateEvent[M]]:
+        """The events that were delivered to this row, in their order. `taken_by` is the number of the move that took each."""
+        from statemachine_fields.machine.delivery import events_of
+
+        return events_of(self._bound, self._instance)
+
     def run_at(self, when: datetime.datetime | None = None) -> None:
         """Make the row due at an instant, sooner or later than its policy says; at once without one. For timed machines.
 
@@ -212,6 +243,7 @@ class StateMachineAccessor(Generic[M]):
         """Put a parked row back on the clock, due at once and with all its tries before it; False if it is not parked."""
         return RowSchedule(self._bound, self._instance).resume()
 
+    adeliver = as_async(deliver)
     arun_at = as_async(run_at)
     arelease = as_async(release)
     aresume = as_async(resume)
@@ -222,7 +254,9 @@ class StateMachineAccessor(Generic[M]):
     aforce_transition_to = as_async(force_transition_to)
 
 
-for _verb in ("transition_to", "force_transition_to", "run_at", "release", "resume", "wait_for"):  # not for templates
+_VERBS = ("transition_to", "force_transition_to", "deliver", "run_at", "release", "resume", "wait_for")
+
+for _verb in _VERBS:  # not for templates
     getattr(StateMachineAccessor, _verb).alters_data = True
     getattr(StateMachineAccessor, f"a{_verb}").alters_data = True
 

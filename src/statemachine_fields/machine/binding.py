@@ -23,15 +23,17 @@ from statemachine_fields.machine.listeners import is_made_plainly
 from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.updates import is_expression
 from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
-from statemachine_fields.schedule.handlers import collect_error_handlers, collect_handlers, is_timed_on
+from statemachine_fields.schedule.handlers import collect_error_handlers, collect_handlers
 from statemachine_fields.schedule.policy import Schedule
 from statemachine_fields.schedule.row_fields import add_row_indexes, row_column
 from statemachine_fields.schedule.rows import ScheduleQuestions
+from statemachine_fields.schedule.waiting import Event
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.attempts import StateAttempt
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.descriptor import StateMachine
+    from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.fields import StatusField
     from statemachine_fields.machine.live_keys import BoundKey
     from statemachine_fields.machine.plan import Plan
@@ -78,6 +80,8 @@ class Binding(ScheduleQuestions[M]):
         self.queue_name: str = "" if self.queue_field is None else self.queue_field.attname
         if self.is_timed and machine.row_fields:
             add_row_indexes(model, self.names, self.queue_field, self.priority_field)
+        for schedule in schedules.values():
+            _check_wait(model, schedule)
         #: The attribute that has the key of the row with the machine's columns.
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
@@ -94,6 +98,11 @@ class Binding(ScheduleQuestions[M]):
 
             self.tries_model = build_attempt_model(self)
         self.records_attempts = self.tries_model is not None
+        self.event_model: type[StateEvent[M]] | None = None
+        if "inbox" in self.features:
+            from statemachine_fields.machine.events import build_event_model
+
+            self.event_model = build_event_model(self)
         #: What people see of it.
         self.face = BoundMachine(self)
 
@@ -115,6 +124,36 @@ class Binding(ScheduleQuestions[M]):
                 "another model of the app. Run `manage.py check`."
             )
         return self.audit_model
+
+    def require_events(self) -> type[StateEvent[M]]:
+        """Return the model of the machine's events, or raise."""
+        if "inbox" not in self.features:
+            raise StateMachineError(f"{self} has no events: no state waits for one, as with until=Event('paid').")
+        if self.event_model is None:
+            raise AttributeError(
+                f"{self} has no model for events: the name {self.names.event_model(self.model.__name__)!r} is taken by "
+                "another model of the app. Run `manage.py check`."
+            )
+        return self.event_model
+
+    @cached_property
+    def awaited_names(self) -> Mapping[str, frozenset[str]]:
+        """The names of events that rows wait for, by state."""
+        return {
+            schedule.state: frozenset(schedule.until.names)
+            for schedule in self.schedules.values()
+            if isinstance(schedule.until, Event)
+        }
+
+    @cached_property
+    def event_names(self) -> tuple[str, ...]:
+        """The names of all events that rows wait for in some state, in the order declared."""
+        awaited = [state.until for state in self.graph.states.values()]
+        return tuple(dict.fromkeys(name for until in awaited if isinstance(until, Event) for name in until.names))
+
+    def seen_on_entry(self, state: str) -> int | None:
+        """Return how many events were looked at when a row enters a state that waits for some: none. None if it waits for none."""
+        return 0 if state in self.awaited_names else None
 
     @property
     def attempt_model(self) -> type[StateAttempt[M]]:
@@ -153,6 +192,12 @@ class Binding(ScheduleQuestions[M]):
         """Return in how many seconds a row that enters the state is due; None for never."""
         return self.schedules[state].entry_delay(after) if self.is_timed else None
 
+    def entry_values(self, state: str) -> tuple[Any, ...]:
+        """Return what a statement is given besides the state that a row enters: of a machine with an inbox, how many events were
+        seen; of a timed one, in how many seconds the row is due."""
+        seen = (self.seen_on_entry(state),) if "inbox" in self.features else ()
+        return (*seen, self.entry_delay(state)) if self.is_timed else ()
+
     @cached_property
     def table(self) -> Table:
         """What the machine's columns and its audit table are called in the database."""
@@ -168,6 +213,7 @@ class Binding(ScheduleQuestions[M]):
             queue=row_column("queue_field", self.queue_field),
             priority=row_column("priority_field", self.priority_field),
             tries=None if self.tries_model is None else self.tries_model._meta.db_table,
+            events=self.require_events()._meta.db_table if "inbox" in self.features else "",
         )
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -260,15 +306,33 @@ class Binding(ScheduleQuestions[M]):
         )
 
 
+def _check_wait(model: type[models.Model], schedule: Schedule) -> None:
+    """Refuse a state of which nobody, or more than one, says where its rows go when what they wait for has happened."""
+    until, handler = schedule.until, schedule.handler
+    if until is None or until.needs_handler == (handler is not None):
+        return
+    what = f"{model._meta.label}: {schedule.state!r} waits for {until}"
+    if handler is None:
+        raise ValueError(
+            f"{what}, and nothing says where its rows go then. Write a handler for the state, or say it in {until!r}."
+        )
+    raise ValueError(
+        f"{what}, which moves its rows to {' or '.join(map(repr, until.targets))} by itself, and {handler.name}() handles the "
+        "state as well. Leave the states to move to out and decide in the handler, or remove the handler."
+    )
+
+
 def prepare(model: type[models.Model], field: StatusField) -> None:
     """Add to a class what only it can tell that it needs, and bind it as soon as it is complete and registered."""
     machine: Any = field.machine
     # Here and not beside the other columns, because a subclass may be the first to have a handler.
-    if not is_timed_on(model, machine, field.accessor):
+    features = features_of(machine, model, field.accessor)
+    columns = schedule_columns(machine, machine.names, features)
+    if "schedule" not in features:
         # An Index rather than db_index=True, which on PostgreSQL makes a second one for LIKE.
         add_indexes(model, [models.Index(fields=[field.name])] if machine.db_index else [])
-    elif not any(is_taken(model, each) for each in machine.names.schedule):
-        for column, schedule_column in schedule_columns(machine, machine.names).items():
+    elif not any(is_taken(model, each) for each in columns):
+        for column, schedule_column in columns.items():
             model.add_to_class(column, schedule_column)
         add_indexes(model, schedule_indexes(model, machine.names))
     meta = model._meta

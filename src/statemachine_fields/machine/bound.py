@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from django.db import models
+from django.db import models, router
 
 from statemachine_fields.machine.twins import as_async
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.machine.bulk import BulkResult
+    from statemachine_fields.machine.delivery import Delivery
+    from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.history_import import ImportResult
     from statemachine_fields.machine.questions import Durations
 
@@ -80,6 +82,19 @@ class BoundMachine(Generic[M]):
         """The model of tries that did not move their row. AttributeError without `record_attempts`."""
         return self._meta.attempt_model
 
+    @property
+    def event_model(self) -> type[StateEvent[M]]:
+        """The model of the events that were delivered to rows.
+
+        :raises StateMachineError: no state of the machine waits for events.
+        """
+        return self._meta.require_events()
+
+    @property
+    def event_names(self) -> tuple[str, ...]:
+        """The names of the events that rows wait for in some state."""
+        return self._meta.event_names
+
     def diagram(self, format: str = "mermaid", *, details: bool = False) -> str:
         """Return a drawing of the machine: `mermaid`, `dot`, `markdown` or `svg`, labels in the active language.
 
@@ -118,6 +133,58 @@ class BoundMachine(Generic[M]):
         return BulkTransitioner(self._meta, queryset, to_status, metadata, batch_size, user, record).run()
 
     abulk_transition = as_async(bulk_transition)
+
+    def deliver(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        where: Mapping[str, Any],
+        dedup_key: str | None = None,
+        using: str | None = None,
+    ) -> Delivery:
+        """Deliver an event to the one row that fits, as `deliver()` of the row does.
+
+        :param where: what the row is known by, as for `filter()`: `{"number": "A-17"}`.
+        :param using: the database, if not the one that the router chooses.
+        :raises RowMissing: no row fits. `MultipleObjectsReturned` of the model if several do.
+        """
+        from statemachine_fields.machine.delivery import Deliverer
+
+        deliverer = Deliverer(self._meta, using or router.db_for_write(self.model))
+        return deliverer.deliver(deliverer.find(where), name, payload, dedup_key)
+
+    adeliver = as_async(deliver)
+
+    def bulk_deliver(
+        self,
+        events: Iterable[Mapping[str, Any]],
+        *,
+        by: str = "pk",
+        batch_size: int = 1000,
+        using: str | None = None,
+    ) -> list[Delivery]:
+        """Deliver many events, and return what became of each, in their order.
+
+        Each is a dict: `key`, `name`, and, if it has them, `payload` and `dedup_key`. Those for one row are delivered in the
+        order given. A constant number of statements for each batch, one transaction each, so that an error keeps the batches
+        before it. Rows are locked in the order of their keys. A row that has ended, or that there is not, is an answer here and
+        no error: *refused* and *missing*.
+
+        :param by: the field that `key` is a value of, if that is not the primary key.
+        :param using: the database, if not the one that the router chooses.
+        :raises EventRefused: no state of the machine waits for an event of that name.
+        :raises TypeError: an entry is not what is described here, or its payload cannot be written as JSON. Nothing of its batch
+            is written.
+        """
+        from statemachine_fields.machine.delivery import Deliverer
+
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        deliverer = Deliverer(self._meta, using or router.db_for_write(self.model))
+        return deliverer.deliver_all(events, by, batch_size)
+
+    abulk_deliver = as_async(bulk_deliver)
 
     def record_initial(self, queryset: models.QuerySet[Any], *, batch_size: int = 1000) -> int:
         """Give each row that has no history its first record, and return how many got one.

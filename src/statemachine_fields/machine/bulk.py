@@ -84,7 +84,7 @@ class BulkTransitioner(Generic[M]):
         self.using = self.batches.using
         self.connection = self.batches.connection
         self.dialect = dialect_for(self.connection)
-        self.delay = bound.entry_delay(self.to_status)
+        self.delay, self.seen = bound.entry_delay(self.to_status), bound.seen_on_entry(self.to_status)
         self.sources = bound.judge.sources(self.to_status)
         self.result = BulkResult()
 
@@ -126,7 +126,7 @@ class BulkTransitioner(Generic[M]):
         except EmptyResultSet:  # as of none()
             return Done(0, None)
         updates = [(each.column, each.get_db_prep_save(value, self.connection)) for each, value in self._auto_now()]
-        write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, updates, self.delay)
+        write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, updates, self.delay, self.seen)
         done = self.dialect.write_selected(self.connection, self.bound.table, ENTER, write, sql, params)
         self.result.moved += done.moved
         converters = compiler.get_converters([compiler.select[0][0]])
@@ -144,7 +144,7 @@ class BulkTransitioner(Generic[M]):
             moving = self.batches.owners.filter(pk__in=list(going))
             if going:
                 columns = self.bound.table.columns
-                changes = ENTER.as_update(names, columns, status=self.to_status, next_at=self.delay)
+                changes = ENTER.as_update(names, columns, status=self.to_status, seen=self.seen, next_at=self.delay)
                 moving.update(**changes, **{field.name: value for field, value in self._auto_now()})
                 moved = moving.order_by("pk").values_list("pk", names.sequence, names.changed_at)
                 self._record(going, list(moved))
@@ -154,8 +154,8 @@ class BulkTransitioner(Generic[M]):
         return Done(len(found), found[-1][0] if found else None)
 
     def _wake(self, moved: int) -> None:
-        if moved:
-            wake(self.bound, self.connection, self.to_status, self.delay)
+        if moved:  # of rows that wait for events, some may have got one before
+            wake(self.bound, self.connection, self.to_status, self.delay if self.seen is None else 0.0)
 
     def _record(self, going: Mapping[Any, str], moved: Sequence[tuple[Any, int, Any]]) -> None:
         all_rows(self.bound.transition_model, self.using).bulk_create(

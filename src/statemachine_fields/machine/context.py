@@ -27,7 +27,7 @@ DEEPEST = 200
 TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-TOO_DEEP = f"metadata is nested more than {DEEPEST} levels deep. Keep what is in it in a table of its own, or as a text. Nothing was written."
+TOO_DEEP = f"{{}} is nested more than {DEEPEST} levels deep. Keep what is in it in a table of its own, or as a text. Nothing was written."
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("statemachine_fields_context", default=MappingProxyType({}))
 
@@ -91,19 +91,24 @@ def read_metadata(metadata: Mapping[str, Any] | None) -> str:
         return EMPTY_METADATA
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a dict, got {type(metadata).__name__}. Nothing was written.")
-    if not metadata:
+    return read_json(dict(metadata), "metadata") if metadata else EMPTY_METADATA
+
+
+def read_json(value: Any, name: str) -> str:
+    """Return a value as JSON, nothing as an empty dict, or raise TypeError for what no database would keep."""
+    if value is None:
         return EMPTY_METADATA
     try:
-        text = json.dumps(dict(metadata), cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(value, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False)
         text.encode()  # half of a surrogate pair is a Python string and no text
     except RecursionError as error:
-        raise TypeError(TOO_DEEP) from error
+        raise TypeError(TOO_DEEP.format(name)) from error
     except (TypeError, ValueError) as error:
-        raise TypeError(f"metadata cannot be written as JSON: {error}. Nothing was written.") from error
+        raise TypeError(f"{name} cannot be written as JSON: {error}. Nothing was written.") from error
     if NUL.search(text):
-        raise TypeError("metadata holds a NUL character, which PostgreSQL cannot store. Nothing was written.")
+        raise TypeError(f"{name} holds a NUL character, which PostgreSQL cannot store. Nothing was written.")
     if text.count("{") + text.count("[") > DEEPEST and _depth(text) > DEEPEST:
-        raise TypeError(TOO_DEEP)
+        raise TypeError(TOO_DEEP.format(name))
     return text
 
 

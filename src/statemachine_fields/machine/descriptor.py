@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from django.core.exceptions import FieldError
 from django.db import models
 
-from statemachine_fields.db.columns import Names
+from statemachine_fields.db.columns import FEATURES, Names
 from statemachine_fields.db.fields import is_taken
 from statemachine_fields.machine.accessor import StateMachineAccessor
 from statemachine_fields.machine.bound import BoundMachine
@@ -172,7 +172,7 @@ class StateMachine(MachineAttribute):
 
     def contribute_to_class(self, cls: type[models.Model], name: str) -> None:
         """Add the columns to the model. Called by Django for each class that declares the machine in its body."""
-        if name in (*self.names.columns, *self.names.schedule):
+        if name in self.names.of(FEATURES):
             raise ValueError(
                 f"{cls.__qualname__}.{name}: the machine and a column of it would have the same name. Call the machine "
                 "`states`, or give it another `field=`."

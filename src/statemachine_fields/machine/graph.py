@@ -173,8 +173,9 @@ def build_graph(states: States, initial: str, transitions: Mapping[str, Targets]
 def _check_policies(graph: StateGraph) -> None:
     """Refuse a policy that would move rows where no declared move leads."""
     for state in graph.states.values():
-        for option in ("timeout_to", "error_to"):
-            target = getattr(state, option)
+        named = [("timeout_to", state.timeout_to), ("error_to", state.error_to)]
+        named += [(f"until={state.until!r}", target) for target in (state.until.targets if state.until else ())]
+        for option, target in named:
             if target is None:
                 continue
             if target not in graph:

@@ -74,10 +74,8 @@ class Plan:
         self.schedule = (names.next_at, names.lease_token) if bound.is_timed else None
         #: What the instance holds afterwards, whatever it held.
         self.emptied = self.effect.empties(names, columns)
-        #: In how many seconds a row is due, by the state that it enters.
-        self.delays: dict[str, tuple[float | None, ...]] = {
-            state: (bound.entry_delay(state),) if bound.is_timed else () for state in bound.graph.states
-        }
+        #: In how many seconds a row is due, by the state that it enters, and before that how many events were seen.
+        self.entries = {state: bound.entry_values(state) for state in bound.graph.states}
         self._writes: dict[tuple[tuple[str, ...], bool], RowWriter] = {}
         #: What moves a row of which nothing else is asked: nobody listens or guards, and nothing else is written or told.
         self.straight: RowWriter | None = None

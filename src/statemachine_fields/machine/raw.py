@@ -58,7 +58,9 @@ class RawSave:
             names = bound.names
             moves = ((names.sequence, data.get(names.sequence) or 0),)
             # A row is also claimed without being moved, and who holds it must not lose it to a copy.
-            claims = (*moves, (names.lease_token, data.get(names.lease_token) or 0))
+            claims: tuple[tuple[str, int], ...] = (*moves, (names.lease_token, data.get(names.lease_token) or 0))
+            if "inbox" in bound.features:  # nor an event that came since
+                claims = (*claims, (names.inbox, data.get(names.inbox) or 0))
             for name in bound.columns:
                 if name in data:
                     field: Any = bound.model._meta.get_field(name)

@@ -21,7 +21,7 @@ from statemachine_fields.machine.listeners import tell_rejection
 from statemachine_fields.machine.plan import plan_for
 from statemachine_fields.machine.transitioner import Transitioner, conflict_behind
 from statemachine_fields.machine.watcher import tell_watchers, watchers
-from statemachine_fields.schedule.wakeups import wake
+from statemachine_fields.schedule.wakeups import wake_after_entry
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.audit import StateTransition
@@ -51,7 +51,7 @@ def transition(
         return Transitioner(bound, instance, to_status, metadata, routed=using).run()
     facts = read_facts(metadata)
     before = data.copy() if plan.refreshed else None
-    given = (to_status, *plan.delays[to_status])
+    given = (to_status, *plan.entries[to_status])
     try:
         for field in plan.refreshed:
             given = (*given, field.get_db_prep_save(field.pre_save(instance, False), connection))
@@ -72,7 +72,9 @@ def transition(
         return Transitioner(bound, instance, to_status, metadata, routed=using, facts=facts, is_tried=True).run()
     plan.bring_up(instance, to_status, moved)
     if plan.schedule is not None:
-        wake(bound, connection, to_status, plan.delays[to_status][0], data.get(bound.queue_name))
+        wake_after_entry(
+            bound, connection, to_status, moved[2], plan.entries[to_status][-1], data.get(bound.queue_name)
+        )
     if watchers:
         tell_watchers(bound, using, key)
     audit: Any = bound.audit_model

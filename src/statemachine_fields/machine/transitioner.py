@@ -29,7 +29,7 @@ from statemachine_fields.machine.pending import Pending, not_saved, undone, watc
 from statemachine_fields.machine.plan import Plan, plan_for
 from statemachine_fields.machine.updates import Updates, is_expression
 from statemachine_fields.machine.watcher import tell_watchers, watchers
-from statemachine_fields.schedule.wakeups import wake
+from statemachine_fields.schedule.wakeups import wake_after_entry
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Transitioner(Generic[M]):
         save: bool = True,
         lease: int | None = None,
         delay: float | None = None,
+        seen: int | None = None,
         record_id: uuid.UUID | None = None,
         using: str | None = None,
         routed: str | None = None,
@@ -83,6 +84,8 @@ class Transitioner(Generic[M]):
         self.lease = lease
         #: Of a worker's move: in how many seconds the row is due.
         self.given_delay = delay
+        #: And how many events the worker has seen, if the row waits for some there.
+        self.given_seen = seen
         self.given_using = using
         self.using = using or routed or router.db_for_write(type(instance), instance=instance)
         self.connection = connections[self.using]
@@ -266,7 +269,7 @@ class Transitioner(Generic[M]):
         plan, records = self.plan, self._records
         given: tuple[Any, ...] = (self.to_status,) if plan.moves else ()
         if plan.schedule is not None:
-            given += (self._delay,)
+            given += self._entry
         compared: tuple[Any, ...] = (from_status,)
         if isinstance(self.expected, int):
             compared += (self.expected,)
@@ -279,9 +282,10 @@ class Transitioner(Generic[M]):
         return self._ask(lambda: write(self.connection, key, (*given, *self.values), compared, record))
 
     @property
-    def _delay(self) -> float | None:
-        """In how many seconds the row is due; None for never."""
-        return self.bound.entry_delay(self.to_status) if self.lease is None else self.given_delay
+    def _entry(self) -> tuple[Any, ...]:
+        """What the statement is given about when the row is due: see `Binding.entry_values()`."""
+        values = self.bound.entry_values(self.to_status)
+        return values if self.lease is None else (*([self.given_seen] if len(values) > 1 else []), self.given_delay)
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Ask the database; a conflict it gives up on is told as ConcurrentTransition."""
@@ -320,7 +324,9 @@ class Transitioner(Generic[M]):
             )
         if is_heard(post_transition, bound.model):
             post_transition.send(**self._told(self.from_status), transition=transition)
-        wake(bound, self.connection, self.to_status, self._delay, vars(instance).get(bound.queue_name))
+        if plan.schedule is not None:
+            queue = vars(instance).get(bound.queue_name)
+            wake_after_entry(bound, self.connection, self.to_status, moved[2], self._entry[-1], queue)
         return transition
 
     def _load_record(self, moved: tuple[Any, ...]) -> StateTransition[M]:

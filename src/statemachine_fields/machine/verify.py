@@ -77,6 +77,11 @@ CODES = {
         "No move leads out of it, and no worker takes the row. Declare the state, or take the row out of it with "
         "force_transition_to().",
     ),
+    "event-numbers": Code(
+        ERROR, "Events are numbered 1, 2, 3, as many as the row counts. Restore them, or correct the counter with SQL."
+    ),
+    "event-taker-missing": Code(ERROR, "Restore the record from a backup, or set `taken_by` to NULL with SQL."),
+    "event-unseen": Code(ERROR, "Run statemachine_reschedule, which wakes such rows, or run_at() of the row."),
     "row-missing": Code(ERROR, "The row was deleted past Django. Restore it, or delete its records."),
     "state-undeclared": Code(
         WARNING, "Declare the state, or rename it in a data migration, in rows and records alike."

@@ -7,6 +7,7 @@ given the time at which it is due. No index has `lease_expires_at`, so that exte
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import MachineColumn
 from statemachine_fields.db.inserts import CallTime, InsertTime
 from statemachine_fields.db.rows import row_label
-from statemachine_fields.exceptions import TIMED, StateMachineError
+from statemachine_fields.exceptions import DELIVERED, TIMED, StateMachineError
 from statemachine_fields.schedule.handlers import is_timed_on
 from statemachine_fields.schedule.wakeups import seconds_until, wake_after_insert
 
@@ -141,6 +142,12 @@ class CountField(ScheduleColumn, IntegerField):
     """How many tries there were in the row's life; how many failed in this state, or ended with no outcome at all."""
 
 
+class InboxField(ScheduleColumn, IntegerField):
+    """How many events the row has got in its life. Whoever lets it sleep compares how many of them were seen."""
+
+    remedy = DELIVERED
+
+
 class ErrorField(ScheduleColumn, TextField):
     """What went wrong last. With no `next_at`: why the row is parked."""
 
@@ -168,13 +175,15 @@ def nothing_is_due(instance: models.Model, status: str, remedy: str) -> StateMac
     )
 
 
-def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Field[Any, Any]]:
-    """Return the columns that make a machine timed. Each is nullable or has a default, so that adding them to a large
+def schedule_columns(
+    machine: StateMachine, names: Names, features: Collection[str]
+) -> dict[str, models.Field[Any, Any]]:
+    """Return the columns of a timed machine with some features. Each is nullable or has a default, so that adding them to a large
     table is quick."""
     ours: dict[str, Any] = {"editable": False, "machine": machine}
     zero, empty, false = ({"default": value, "db_default": value, **ours} for value in (0, "", False))
     null = {"null": True, "blank": True, **ours}
-    return {
+    columns: dict[str, models.Field[Any, Any]] = {
         names.next_at: NextAtField(**null),
         names.next_at_pinned: PinnedField(**false),
         names.lease_owner: LeaseOwnerField(max_length=OWNER_LENGTH, blank=True, **empty),
@@ -186,6 +195,9 @@ def schedule_columns(machine: StateMachine, names: Names) -> dict[str, models.Fi
         names.crashes: CountField(**zero),
         names.error: ErrorField(blank=True, **empty),
     }
+    if "inbox" in features:
+        columns[names.inbox] = InboxField(**zero)
+    return columns
 
 
 def schedule_indexes(model: type[models.Model], names: Names) -> list[models.Index]:
@@ -206,4 +218,7 @@ def schedule_indexes(model: type[models.Model], names: Names) -> list[models.Ind
 
 def features_of(machine: StateMachine, model: type[models.Model], accessor: str) -> tuple[str, ...]:
     """Return which of `FEATURES` a machine has on a class. Its columns follow from them."""
-    return ("machine", "schedule") if is_timed_on(model, machine, accessor) else ("machine",)
+    if not is_timed_on(model, machine, accessor):
+        return ("machine",)
+    awaited = [state.until for state in machine.graph.states.values() if state.until is not None]
+    return ("machine", "schedule", *dict.fromkeys(feature for until in awaited for feature in until.features))

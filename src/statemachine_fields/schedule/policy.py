@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from statemachine_fields.schedule.waiting import Until
+
 if TYPE_CHECKING:
     from statemachine_fields.schedule.handlers import Handler
 
@@ -20,10 +22,17 @@ Seconds: TypeAlias = "float | datetime.timedelta"
 DURATIONS = ("start_after", "retry_after", "timeout_after", "time_limit", "delete_after")
 
 #: What makes a machine timed: each needs the clock's columns.
-TIMED = (*DURATIONS, "backoff", "max_attempts", "error_to")
+TIMED = (*DURATIONS, "backoff", "max_attempts", "error_to", "until")
 
 #: What is only for states that have a handler.
 FOR_HANDLERS = ("start_after", "retry_after", "backoff", "max_attempts", "time_limit")
+
+#: What a state cannot say that waits for something, and why.
+NOT_WHILE_WAITING = {
+    "external": "workers move its rows when it has happened",
+    "start_after": "its rows are due when it has happened, and not after a time",
+    "delete_after": "rows that wait are not to vanish; use timeout_after and timeout_to",
+}
 
 DEFAULT_QUEUE = "default"
 
@@ -48,6 +57,8 @@ class Policy:
         move it.
     :param time_limit: how long the handler may run before it is stopped, which counts as a failure.
     :param delete_after: how long after a row enters the state it is deleted.
+    :param until: what rows wait for in the state, as `Event("paid")`. Until then nothing is due but the time-out, and
+        `retry_after` is for tries that failed.
     :param external: that someone else moves rows out of this state. Time-outs and deletion still apply.
     :param queue: which workers serve the state; the machine's queue if not given.
     :param priority: of several states with due rows, the one with the highest number is served first.
@@ -62,6 +73,7 @@ class Policy:
     timeout_to: str | None = None
     time_limit: Seconds | None = None
     delete_after: Seconds | None = None
+    until: Until | None = None
     external: bool = False
     queue: str | None = None
     priority: int = 0
@@ -83,10 +95,19 @@ class Policy:
             raise ValueError(f"queue must be a name without spaces or '=', got {self.queue!r}.")
         if (self.timeout_after is None) != (self.timeout_to is None):
             raise ValueError("timeout_after and timeout_to go together: say how long, and where to then.")
+        if self.until is not None:
+            self._check_until(self.until)
         if self.external and (wrong := self.for_handlers()):
             raise ValueError(
                 f"A state that is external has no handler, so {' and '.join(wrong)} would mean nothing. Remove one of them."
             )
+
+    def _check_until(self, until: Until) -> None:
+        if not isinstance(until, Until):
+            raise ValueError(f'until must be what rows wait for, as Event("paid"), got {until!r}.')
+        for option, why in NOT_WHILE_WAITING.items():
+            if getattr(self, option) not in (None, False):
+                raise ValueError(f"A state with until={until!r} cannot have {option}: {why}.")
 
     @property
     def is_timed(self) -> bool:
@@ -94,7 +115,7 @@ class Policy:
         return any(getattr(self, name) is not None for name in TIMED)
 
     def for_handlers(self) -> list[str]:
-        """Return the options given that only a handler heeds."""
+        """Return the options given that only a handler heeds, or a move that may fail without one."""
         return [name for name in FOR_HANDLERS if getattr(self, name) is not None]
 
 
@@ -117,6 +138,7 @@ class Schedule:
     delete_after: float | None
     #: What decides on exceptions of the handler.
     on_error: Handler | None = None
+    until: Until | None = None
 
     @classmethod
     def of(
@@ -138,12 +160,24 @@ class Schedule:
             time_limit=seconds_of(policy.time_limit, "time_limit"),
             delete_after=seconds_of(policy.delete_after, "delete_after"),
             on_error=None if handler is None else on_error,
+            until=policy.until,
         )
 
     @property
     def runs(self) -> bool:
         """Whether rows of this state are ever due."""
-        return self.handler is not None or self.horizon is not None
+        return self.handler is not None or self.until is not None or self.horizon is not None
+
+    @property
+    def acts(self) -> bool:
+        """Whether a worker does something with a row that is due here, before its time is up: run its handler, or move it because
+        what it waited for has happened."""
+        return self.handler is not None or self.until is not None
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether a row that nothing is wrong with may have no time at all: it waits, for however long."""
+        return self.until is not None and self.horizon is None
 
     @property
     def horizon(self) -> float | None:
@@ -151,12 +185,17 @@ class Schedule:
         return _earliest(self.timeout_after, self.delete_after)
 
     def entry_delay(self, after: float | None = None) -> float | None:
-        """Return how long after entering the state a row is due; None for never.
+        """Return how long after entering the state a row is due; None for never, or not before something happens.
 
         :param after: what a `Move` said instead of `start_after`.
         """
         start = self.start_after if after is None else after
-        return _earliest(start if self.handler is not None else None, self.horizon)
+        return _earliest(start if self.handler is not None and self.until is None else None, self.horizon)
+
+    @property
+    def wait_delay(self) -> float | None:
+        """How long a row waits whose handler said "not yet"; None until what it waits for happens once more."""
+        return self.retry_after if self.until is None else None
 
     @property
     def longest_delay(self) -> float:

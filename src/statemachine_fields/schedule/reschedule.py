@@ -18,6 +18,8 @@ from django.db.models.functions import Coalesce, Least
 from statemachine_fields.db.batches import Batches, Done
 from statemachine_fields.db.clock import ComputedTime, StatementClock
 from statemachine_fields.db.rows import all_rows
+from statemachine_fields.schedule.asleep import has_unseen_event, is_asleep
+from statemachine_fields.schedule.waiting import Event
 from statemachine_fields.schedule.wakeups import wake
 
 if TYPE_CHECKING:
@@ -143,7 +145,10 @@ class Rescheduler:
     def _target(self, now: datetime.datetime) -> models.Expression:
         """Return when a row should be due, by its state."""
         cases = [
-            When(**{self.names.status: schedule.state}, then=self._due(schedule, now))
+            When(
+                **{self.names.status: schedule.state},
+                then=self._due(schedule, now) if schedule.until is None else self._due_while_waiting(schedule, now),
+            )
             for schedule in self.bound.schedules.values()
             if schedule.runs
         ]
@@ -169,6 +174,24 @@ class Rescheduler:
         waits = When(**{f"{names.changed_at}__gt": now - entry}, then=_plus(entered, entry))
         return Case(waits, default=late, output_field=models.DateTimeField())
 
+    def _due_while_waiting(self, schedule: Schedule, now: datetime.datetime) -> models.Expression:
+        """Return when a row should be due that waits for something: when it is, be that never, as only what happens changes
+        that; after a failure no later than the policy makes it wait; never after its time in the state is up; and now, if it
+        has happened and nobody has seen it."""
+        names = self.names
+        longest = _time(now + _seconds(schedule.longest_delay))
+        has_failed = When(**{f"{names.failures}__gt": 0, f"{names.next_at}__gt": longest}, then=longest)
+        woken = []
+        if isinstance(schedule.until, Event):  # which may have come before the state waited for it
+            woken = [When(is_asleep(self.bound) & has_unseen_event(self.bound, schedule), then=_time(now))]
+        due = Case(*woken, has_failed, default=F(names.next_at), output_field=models.DateTimeField())
+        if schedule.horizon is None:
+            return due
+        up = _plus(F(names.changed_at), _seconds(schedule.horizon))
+        # No Least(), which is NULL on some databases if one of two is.
+        is_earlier = When(**{f"{names.next_at}__lt": up}, then=due)
+        return Case(*woken, is_earlier, default=up, output_field=models.DateTimeField())
+
 
 def mismatches(bound: Binding[Any], using: str) -> tuple[bool, bool]:
     """Say whether rows have a time in states where nothing is ever due, and whether rows have none where something is.
@@ -184,7 +207,10 @@ def mismatches(bound: Binding[Any], using: str) -> tuple[bool, bool]:
     without = {f"{names.next_at}__isnull": True, f"{names.lease_expires_at}__isnull": True, names.error: ""}
     found = models.Count("pk", filter=Q(**without))
     # Cut off first: a search for a row without a time would read all that have one.
-    missing = any(rows.filter(**{names.status: state})[:SAMPLE].aggregate(found=found)["found"] for state in running)
+    timed_states = [state for state in running if not bound.schedules[state].may_sleep]
+    missing = any(
+        rows.filter(**{names.status: state})[:SAMPLE].aggregate(found=found)["found"] for state in timed_states
+    )
     return needless, missing
 
 

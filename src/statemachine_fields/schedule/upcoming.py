@@ -60,13 +60,13 @@ def foresee(
     deadline = deadline_of(schedule, entered_at)
     if next_at is None or not schedule.runs:
         return None
-    if schedule.handler is None and deadline is not None:  # a worker puts back what it takes before that
+    if not schedule.acts and deadline is not None:  # a worker puts back what it takes before that
         next_at = max(next_at, deadline.at)
     age = (max(next_at, now) - entered_at + SLACK).total_seconds()
     if schedule.is_to_be_deleted(age):
         return Upcoming(UpcomingKind.DELETE, next_at)
     if schedule.is_timed_out(age):
-        return Upcoming(UpcomingKind.TIME_OUT, next_at, to_state=schedule.timeout_to, runs=schedule.handler is not None)
+        return Upcoming(UpcomingKind.TIME_OUT, next_at, to_state=schedule.timeout_to, runs=_tries_once_more(schedule))
     is_last = schedule.is_last_attempt(failures + 1)
     return Upcoming(
         kind=UpcomingKind.RETRY if failures else UpcomingKind.RUN,
@@ -85,4 +85,9 @@ def deadline_of(schedule: Schedule, entered_at: datetime.datetime) -> Upcoming |
     at = entered_at + datetime.timedelta(seconds=schedule.horizon)
     if schedule.is_to_be_deleted(schedule.horizon):
         return Upcoming(UpcomingKind.DELETE, at)
-    return Upcoming(UpcomingKind.TIME_OUT, at, to_state=schedule.timeout_to, runs=schedule.handler is not None)
+    return Upcoming(UpcomingKind.TIME_OUT, at, to_state=schedule.timeout_to, runs=_tries_once_more(schedule))
+
+
+def _tries_once_more(schedule: Schedule) -> bool:
+    """Say whether the handler has a last try when the time is up: not if it is run only when something has happened."""
+    return schedule.handler is not None and schedule.until is None

@@ -111,6 +111,24 @@ def wake(
     connection.on_commit(message, robust=True)
 
 
+def wake_after_entry(
+    bound: Binding[Any],
+    connection: Any,
+    state: str,
+    next_at: datetime.datetime | None,
+    seconds: float | None,
+    queue: str | None = None,
+) -> None:
+    """Do the same for a row that has entered a state.
+
+    :param next_at: when it is due, which the database alone knows where rows wait for events: one may have been there.
+    :param seconds: in how many seconds it is, by policy.
+    """
+    if next_at is not None and state in bound.awaited_names:
+        seconds = seconds_until(next_at)
+    wake(bound, connection, state, seconds, queue)
+
+
 def wake_after_insert(
     bound: Binding[Any], connection: Any, state: str, seconds: float | None, queue: str | None = None
 ) -> None:

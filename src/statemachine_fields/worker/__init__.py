@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from statemachine_fields.exceptions import LeaseLost
 from statemachine_fields.worker.answers import Move, Park, Retry, TryAgainLater
-from statemachine_fields.worker.lease import HandlerContext
+from statemachine_fields.worker.handler_context import HandlerContext
 
 __all__ = ["HandlerContext", "LeaseLost", "Move", "Park", "Retry", "TryAgainLater"]

@@ -50,7 +50,7 @@ class RunAhead:
             targets = self._targets[lane] = {}
             for other in lanes:
                 for state, schedule in other.schedules.items() if other.is_of(lane) else ():
-                    if schedule.handler is not None:
+                    if schedule.acts:
                         targets.setdefault(state, []).append(other)
         #: Says how many more rows may go on in a lane.
         self.room: Callable[[Lane], int] = lambda lane: sys.maxsize

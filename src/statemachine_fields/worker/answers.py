@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,14 @@ class Move:
     :param update: values for other fields of the row, written with the move.
     :param metadata: facts to keep with the record of the move.
     :param after: how long the handler of the new state has to wait, instead of its `start_after`.
+    :param take: those of `ctx.events` that the move takes, if not all. The others stay, for a state that waits for them.
     """
 
     state: str
     update: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
     after: Seconds | None = None
+    take: Collection[Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.state, str):

@@ -85,7 +85,7 @@ def retry_after_not_given(bound: Binding[Any]) -> Iterator[checks.Warning]:
     silent = [
         schedule.state
         for schedule in bound.schedules.values()
-        if schedule.handler is not None and states[schedule.state].retry_after is None
+        if schedule.handler is not None and schedule.until is None and states[schedule.state].retry_after is None
     ]
     if silent:
         yield checks.Warning(
@@ -100,6 +100,8 @@ def retry_after_not_given(bound: Binding[Any]) -> Iterator[checks.Warning]:
 def options_without_a_handler(bound: Binding[Any]) -> Iterator[checks.Warning]:
     for schedule in bound.schedules.values():
         options = bound.graph.states[schedule.state].for_handlers()
+        if schedule.until is not None:  # which moves its rows by itself, and may fail to
+            options = [option for option in options if option == "time_limit"]
         if options and schedule.handler is None:
             yield checks.Warning(
                 f"{schedule.state!r} of {bound.accessor!r} has no handler, so {' and '.join(options)} "

@@ -27,6 +27,7 @@ from statemachine_fields.worker.digest import Digest, cause_of
 from statemachine_fields.worker.errors import described
 from statemachine_fields.worker.lease import Lane, Lease, now, row_fields, shown
 from statemachine_fields.worker.reporting import send
+from statemachine_fields.worker.waits import find_out
 from statemachine_fields.worker.writing import is_in_the_way, is_lost_statement
 
 logger = logging.getLogger("statemachine_fields.worker")
@@ -201,6 +202,8 @@ class Claimer:
         if lane.bound.records_attempts:
             for lease, values in zip(leases, converted, strict=True):
                 lease.owner, lease.number = self.owner, values[place["attempts"]]
+        if lane.waits:
+            find_out(lane, leases)
         return leases
 
     def _instances(self, lane: Lane, rows: list[Claimed]) -> Any:

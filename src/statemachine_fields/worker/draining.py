@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, models
+from django.db.models import Q
 
 from statemachine_fields.db.claims import Left
 from statemachine_fields.db.clock import DatabaseClock, StatementClock
@@ -75,8 +76,9 @@ class Drain:
         self.claimer = Claimer("drain()", LEASE_SECONDS)
         self.committer = Committer(self.executor, self.events)
         self.tally = DrainTally()
-        #: Rows that had their turn in the state they are in, by machine: key and sequence.
-        self.asked: dict[Binding[Any], set[tuple[Any, int]]] = {lane.bound: set() for lane in self.lanes}
+        #: Rows that had their turn in the state they are in, by machine, key and sequence: what had happened by then of what
+        #: they wait for.
+        self.asked: dict[Binding[Any], dict[tuple[Any, int], Hashable]] = {lane.bound: {} for lane in self.lanes}
         #: What is claimed, and not written yet.
         self.claimed: set[Lease] = set()
 
@@ -106,20 +108,26 @@ class Drain:
         if lane.levels is not None:  # what a handler did a moment ago counts
             lane.levels.learn(lane.connection)
         leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
-        asked = self.asked[lane.bound]
-        again = [lease for lease in leases if (lease.key, lease.sequence) in asked]
+        again = [lease for lease in leases if self._was_asked(lease)]
         self.committer.commit(Released(lease) for lease in again)
-        leases = [lease for lease in leases if (lease.key, lease.sequence) not in asked]
+        leases = [lease for lease in leases if lease not in again]
         self.claimed.update(leases)
         for lease in leases:
             self._run(lease)
         return bool(leases)
 
+    def _was_asked(self, lease: Lease) -> bool:
+        """Say whether a row had its turn where it is, and nothing has happened since of what it waits for."""
+        asked, turn = self.asked[lease.lane.bound], (lease.key, lease.sequence)
+        return turn in asked and asked[turn] == (None if lease.awaited is None else lease.awaited.version)
+
     def _make_due(self, lane: Lane) -> None:
         names = lane.bound.names
         states = [state for state, schedule in lane.schedules.items() if self._has_something_to_do(schedule)]
-        waiting = {f"{names.status}__in": states, f"{names.next_at}__gt": StatementClock()}
-        rows = all_rows(lane.bound.model, lane.using).filter(**waiting)
+        waiting = Q(**{f"{names.status}__in": states})
+        if lane.waits:  # a row that waits for something else than time is not helped by time, but after a failure
+            waiting |= Q(**{f"{names.status}__in": list(lane.waits), f"{names.failures}__gt": 0})
+        rows = all_rows(lane.bound.model, lane.using).filter(waiting, **{f"{names.next_at}__gt": StatementClock()})
         asked = [key for key, _sequence in self.asked[lane.bound]]
         rows.filter(lane.bound.free_condition()).exclude(pk__in=asked).update(**{names.next_at: DatabaseClock()})
         # Those that were asked may have moved on since.
@@ -129,7 +137,7 @@ class Drain:
 
     def _has_something_to_do(self, schedule: Any) -> bool:
         return (
-            schedule.handler is not None
+            (schedule.handler is not None and schedule.until is None)
             or (self.executor.fires_timeouts and schedule.timeout_to is not None)
             or (self.executor.fires_deletions and schedule.delete_after is not None)
         )
@@ -184,7 +192,8 @@ class Drain:
             self.tally.errors.append(error)
         endless = lease.schedule.max_attempts is None
         if sequence == lease.sequence and (counted[Waited.kind] or endless or failures == lease.failures):
-            self.asked[lease.lane.bound].add((lease.key, sequence))
+            found = lease.awaited
+            self.asked[lease.lane.bound][lease.key, sequence] = None if found is None else found.version
 
 
 class RememberedEvents(Events):
@@ -280,7 +289,8 @@ class DrainUntil(Drain):
             counted = tries
 
         while not watch.has_happened and _is_quiet(outcome):
-            delay = outcome.delay or 0.0
+            if (delay := outcome.delay) is None:  # it waits for something else than time
+                break
             at = self.as_of + datetime.timedelta(seconds=delay)
             if at >= until:
                 break

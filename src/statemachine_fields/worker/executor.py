@@ -21,7 +21,8 @@ from statemachine_fields.schedule.policy import plain, seconds_of
 from statemachine_fields.worker.answers import Move, Park, Retry, TryAgainLater
 from statemachine_fields.worker.connections import Trouble, diagnose
 from statemachine_fields.worker.errors import described, in_words, shortened
-from statemachine_fields.worker.lease import HandlerContext, Lease
+from statemachine_fields.worker.handler_context import HandlerContext
+from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcomes import (
     Conflicted,
     Deleted,
@@ -76,7 +77,9 @@ class HandlerExecutor:
             return self._give_up(lease, reason, None, lease.failures, {"crashes": lease.crashes})
         if schedule.delete_after is not None and (self.fires_deletions or schedule.is_to_be_deleted(lease.age)):
             return Deleted(lease)
-        if schedule.handler is not None:
+        if lease.awaited is not None and lease.awaited.has_happened:
+            return None if schedule.handler is not None else self._move(lease, lease.awaited.move())
+        if schedule.handler is not None and lease.awaited is None:
             return None
         if self._is_timed_out(lease):
             return self._time_out(lease)
@@ -306,7 +309,7 @@ class HandlerExecutor:
         if self._is_timed_out(lease):
             return self._time_out(lease)
         delay = seconds_of(after, "after")
-        delay = lease.schedule.retry_after if delay is None else delay
+        delay = lease.schedule.wait_delay if delay is None else delay
         return Waited(lease, delay=delay, failures=lease.failures)
 
     def _move(self, lease: Lease, move: Move) -> Transitioned:
@@ -315,10 +318,22 @@ class HandlerExecutor:
         bound.judge.require_state(to_status, lease.label, lease.status)
         if refusal := bound.judge.refusal(lease.label, row, lease.status, to_status):
             raise refusal
+        after, until = seconds_of(move.after, "after"), bound.schedules[to_status].until
+        if after is not None and until is not None:
+            raise ValueError(f"Move(after=...) means nothing in {to_status!r}, whose rows wait for {until}.")
+        delay = bound.entry_delay(to_status, after)
+        taken: tuple[int, ...] = ()
+        if lease.awaited is not None:
+            taken = lease.awaited.taken(move)
+            if until is not None and lease.awaited.is_left_for(until, taken):
+                delay = 0.0
+        elif move.take:
+            raise ValueError(f"Move(take=...) names events, and {lease.status!r} waits for none. Leave take out.")
         return Transitioned(
             lease,
             to_status=to_status,
-            delay=bound.entry_delay(to_status, seconds_of(move.after, "after")),
+            delay=delay,
+            take=taken,
             update=move.update,
             group=group_of(lease.lane, move.update) if move.update else None,
             metadata=move.metadata,
@@ -378,7 +393,8 @@ class HandlerExecutor:
         exception: BaseException | None,
     ) -> RowOutcome:
         try:
-            outcome = self._move(lease, Move(to_status, metadata=json.loads(json.dumps(facts, cls=DjangoJSONEncoder))))
+            metadata = json.loads(json.dumps(facts, cls=DjangoJSONEncoder))
+            outcome = self._move(lease, Move(to_status, metadata=metadata, take=()))
         except BaseException as error:  # noqa: BLE001 - a guard that is against it, or that raises
             if is_connection_error(error) and self._is_forgiven(lease, self.diagnose(lease.lane.using)):
                 # It could not be asked. That is for now, and parking is for good.

@@ -3,8 +3,6 @@ it until a time."""
 
 from __future__ import annotations
 
-import datetime
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +20,12 @@ from statemachine_fields.db.effects import BEAT, ENTER, ENTER_CLAIMED, RELEASE, 
 from statemachine_fields.machine.listeners import MOVED, SAVED, has_plain_attributes, lasting_reasons_for_each_row
 from statemachine_fields.machine.registry import find_machine
 from statemachine_fields.schedule.wakeups import gates_behind
+from statemachine_fields.worker.awaited import Awaited, WaitKind
 from statemachine_fields.worker.levels import Levels, lane_parts
+from statemachine_fields.worker.waits import waits_of
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.prepared import Written
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.schedule.policy import Schedule
     from statemachine_fields.worker.options import WorkerOptions
@@ -130,11 +131,11 @@ class Lane:
         """Give rows back whose handlers have not begun: as if they had not been claimed."""
         return self._write(UNCLAIM, {"key": keys, "was_lease_token": tokens})
 
-    def stay(self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING) -> set[Any]:
+    def stay(self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING) -> Written:
         """Write what became of rows that stay in their state, and end their leases. For `rows` see `Dialect.write_rows()`."""
         return self._write(STAY, rows, compares=COMPARED, **others)
 
-    def enter(self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING) -> set[Any]:
+    def enter(self, rows: Mapping[str, Sequence[Any]], others: Mapping[str, Any] = NOTHING) -> Written:
         """Move rows, record each move, and end their leases."""
         return self._write(ENTER, rows, compares=COMPARED, records=True, **others)
 
@@ -158,7 +159,7 @@ class Lane:
         table, compares = self.bound.table, ("lease_token", "lease_owner")
         return self.dialect.write_and_read_rows(self.connection, table, BEAT, rows, self.fields, compares=compares)
 
-    def _write(self, effect: Effect, rows: Mapping[str, Sequence[Any]], **how: Any) -> set[Any]:
+    def _write(self, effect: Effect, rows: Mapping[str, Sequence[Any]], **how: Any) -> Written:
         return self.dialect.write_rows(self.connection, self.bound.table, effect, rows, **how)
 
     @cached_property
@@ -180,13 +181,20 @@ class Lane:
         return any(each.handler is not None and each.handler.is_async for each in self.schedules.values())
 
     @cached_property
+    def waits(self) -> dict[str, WaitKind]:
+        """How it is found out what has happened, for states that wait for something."""
+        return waits_of(self.schedules)
+
+    @cached_property
     def plain_moves(self) -> dict[str, dict[str, float | None]]:
-        """The moves that are legal and that no guard is asked about: when a row is due that has made one."""
+        """The moves that are legal and that nobody is asked about, neither a guard nor what the row has waited for: when a row
+        is due that has made one."""
         if self.bound.guards:
             return {}
         return {
             state: {target: self.bound.entry_delay(target) for target in self.bound.graph.targets(state)}
-            for state in self.schedules
+            for state, schedule in self.schedules.items()
+            if schedule.until is None
         }
 
     @cached_property
@@ -291,6 +299,8 @@ class Lease:
     number: int = 0
     #: Which handler in a row this is under one claim, from 1: more only where rows run ahead.
     step: int = 1
+    #: What has happened of what the row waits for, in a state that waits.
+    awaited: Awaited | None = None
 
     @property
     def label(self) -> str:
@@ -317,43 +327,6 @@ class Lease:
         connection = self.connection  # its thread takes it away when it is done
         if connection is not None:
             self.lane.dialect.hang_up(connection)
-
-
-@dataclass(slots=True, eq=False)
-class HandlerContext:
-    """What a handler may want to know of the try it is."""
-
-    lease: Lease
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def attempt(self) -> int:
-        """Which try this is in this state, from 1. Those that said "not yet" do not count."""
-        return self.lease.failures + 1
-
-    @property
-    def entered_at(self) -> datetime.datetime:
-        """When the row entered its state."""
-        entered: datetime.datetime = getattr(self.lease.instance, self.lease.lane.bound.names.changed_at)
-        return entered
-
-    @property
-    def token(self) -> int:
-        """The number of this claim of this row. It grows with every one, so that others can refuse what an older try sends.
-        It is no key for idempotency, which must be the same when the handler is run again: use the row's key and
-        `status_sequence` for that."""
-        return self.lease.token
-
-    @property
-    def time_left(self) -> float | None:
-        """Seconds until the time limit stops the handler; None if it has none."""
-        deadline = self.lease.deadline
-        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker is about to stop, or has lost the row: a long handler should come to an end."""
-        return self._stop.is_set() or not self.lease.is_trusted
 
 
 def lanes_of(

@@ -77,6 +77,8 @@ class RowOutcome:
     is_reported: bool = False
     #: The lease under which the row goes on, if it does.
     following: Lease | None = None
+    #: Whether its row was to sleep, and is due at once: more has come into its inbox than was seen.
+    is_woken: bool = False
     #: How often it could not be written, and when to try again, by the monotonic clock.
     tries: int = 0
     again_at: float = 0.0
@@ -156,6 +158,8 @@ class Transitioned(RowOutcome):
     metadata: Mapping[str, Any] | None = None
     written_metadata: str = "{}"
     record_id: uuid.UUID | None = None
+    #: The numbers of the events that it takes.
+    take: tuple[int, ...] = ()
     #: Whether the policy wants the move, not the handler.
     is_by_policy: bool = False
     #: Whether it was sent as a move after which the row is still held.
@@ -165,8 +169,14 @@ class Transitioned(RowOutcome):
         return f"move to {self.to_status!r}"
 
     @property
+    def seen(self) -> int | None:
+        """How many of the row's events were looked at, if it waits for some where it goes: none, if nobody had to look."""
+        awaits, awaited = self.to_status in self.lease.lane.bound.awaited_names, self.lease.awaited
+        return None if not awaits else 0 if awaited is None else awaited.seen or 0
+
+    @property
     def due_in(self) -> float | None:
-        return self.delay if self.following is None else None
+        return 0.0 if self.is_woken else self.delay if self.following is None else None
 
     @property
     def due_state(self) -> str | None:
@@ -208,7 +218,12 @@ class Stayed(RowOutcome):
 
     @property
     def due_in(self) -> float | None:
-        return self.delay
+        return 0.0 if self.is_woken else self.delay
+
+    @property
+    def seen(self) -> int | None:
+        """How many of the row's events were looked at, if it is to sleep until there are more."""
+        return None
 
     @property
     def horizon(self) -> float | None:
@@ -221,6 +236,10 @@ class Waited(Stayed):
     """Not yet: the handler is asked again."""
 
     kind, words = "waited", "not yet"
+
+    @property
+    def seen(self) -> int | None:
+        return None if self.lease.awaited is None else self.lease.awaited.seen
 
 
 @dataclass(slots=True, eq=False)

@@ -166,7 +166,7 @@ class Timeline:
 
     def committed(self, outcome: RowOutcome, entered_at: datetime.datetime) -> None:
         """Count the wait of a row that stays from where time stands still, and not from when that was written."""
-        if not isinstance(outcome, Stayed):
+        if not isinstance(outcome, Stayed) or outcome.is_woken:
             return
         lease = outcome.lease
         dues = [] if outcome.delay is None else [self.stopped_at + datetime.timedelta(seconds=outcome.delay)]

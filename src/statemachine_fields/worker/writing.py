@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, connections, models
 
 from statemachine_fields.db.dialect import is_timeout
+from statemachine_fields.db.riders import Taking
 from statemachine_fields.db.tries import keep_try
 from statemachine_fields.exceptions import ConcurrentTransition, DuplicateLiveRow, LeaseLost, RowMissing
 from statemachine_fields.machine.context import loaded, read_facts
@@ -19,6 +20,7 @@ from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.worker.attempts import is_failed_try, signed, tries_of
 
 if TYPE_CHECKING:
+    from statemachine_fields.db.prepared import Written
     from statemachine_fields.worker.lease import Lane, Lease
     from statemachine_fields.worker.outcomes import RowOutcome, Stayed, Transitioned
 
@@ -51,11 +53,11 @@ class NotWritten(Exception):
 def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
     rows, others = entries(lane, outcomes)
-    return lane.enter(rows, others)
+    return _noted(outcomes, lane.enter(rows, others))
 
 
 def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return what is given for each row that moves, and what other fields are set to."""
+    """Return what is given for each row that moves, and what is written besides."""
     new = [outcome for outcome in outcomes if outcome.record_id is None]
     for outcome, record_id in zip(new, uuid7_many(len(new)), strict=True):
         outcome.record_id = record_id
@@ -68,7 +70,12 @@ def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, lis
     }
     if lane.bound.records_attempts:
         rows["metadata"] = [signed(outcome) for outcome in outcomes]
-    return rows, other_fields(lane, outcomes)
+    others = other_fields(lane, outcomes)
+    if "inbox" in lane.bound.features:
+        rows["seen"] = [outcome.seen for outcome in outcomes]
+        if any(each.take for each in outcomes):
+            others["riders"] = [Taking([each.take for each in outcomes])]
+    return rows, others
 
 
 def other_fields(lane: Lane, outcomes: Sequence[RowOutcome]) -> dict[str, Any]:
@@ -99,7 +106,7 @@ def enter_tried(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement whose tries have failed, and keep those."""
     rows, others = entries(lane, outcomes)
     errors = [outcome.error for outcome in outcomes]
-    return lane.enter({**rows, "error": errors, **tries_of(outcomes)}, others)
+    return _noted(outcomes, lane.enter({**rows, "error": errors, **tries_of(outcomes)}, others))
 
 
 def enter_each(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
@@ -133,15 +140,20 @@ def enter_one(outcome: Transitioned) -> bool:
         expected=lease.status,
         lease=lease.token,
         delay=outcome.delay,
+        seen=outcome.seen,
         record_id=outcome.record_id,
         using=lane.using,
     )
     try:
-        transitioner.run()
+        record = transitioner.run()
     except (LeaseLost, RowMissing, ConcurrentTransition) as error:
         if is_in_the_way(lane, error) or connections[lane.using].needs_rollback:  # then it is of the whole transaction
             raise
         return False
+    if outcome.take:
+        events: models.QuerySet[Any] = models.QuerySet(lane.bound.event_model, using=lane.using)
+        taken = events.filter(instance_id=lease.key, number__in=outcome.take, taken_by=None)
+        taken.update(taken_by=record.sequence)
     return True
 
 
@@ -168,7 +180,17 @@ def _stay(lane: Lane, outcomes: Sequence[Stayed], *others: Any) -> set[Any]:
     }
     if lane.bound.records_attempts:
         rows |= tries_of(outcomes)
-    return lane.stay(rows, *others)
+    if "inbox" in lane.bound.features:
+        rows["seen"] = [outcome.seen for outcome in outcomes]
+    return _noted(outcomes, lane.stay(rows, *others))
+
+
+def _noted(outcomes: Sequence[RowOutcome], written: Written) -> Written:
+    """Note on outcomes which of their rows are due at once although they were to sleep."""
+    if written.woken:
+        for outcome in outcomes:
+            outcome.is_woken = outcome.lease.key in written.woken
+    return written
 
 
 def stay_each(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:

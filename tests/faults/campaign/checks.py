@@ -12,9 +12,10 @@ from django.db.models import Count, Q, Sum
 
 from lab.models import Deposit, Entry, Footprint, Guest, Luggage, Paper, Receipt
 from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.machine.verify_events import event_findings
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.campaign.crew import SETTINGS
-from tests.faults.campaign.rows import CANCELLED, DONE, FAILED, HOPELESS, MODELS, RISKY, SCRIPTED, TERMINAL
+from tests.faults.campaign.rows import CANCELLED, DONE, FAILED, HOPELESS, MODELS, RISKY, SCRIPTED, TERMINAL, WAITING
 
 EXAMPLES = 3
 
@@ -60,6 +61,32 @@ def check_histories() -> Iterator[Broken]:
             yield Broken(
                 "I4 edge", f"{labelled(model, record.instance_id)}: {what}", labelled(model, record.instance_id)
             )
+
+
+def check_events() -> Iterator[Broken]:
+    """I7: nobody sleeps beside an event that the row waits for, and events are numbered and taken as they should be."""
+    for model in WAITING:
+        for found in list(event_findings(model.states._meta, "default"))[:EXAMPLES]:
+            label = labelled(model, found.pk)
+            yield Broken("I7 events", f"{label} {found.code}: {found.what}", label)
+        at_rest = model.objects.filter(status_error="")
+        for status, names, most in (
+            ("OPEN", ("letter", "call"), 1),
+            ("HEARD", ("letter", "denied", "court.granted"), 0),
+        ):
+            untaken = Count("status_events", filter=Q(status_events__taken_by=None, status_events__name__in=names))
+            for row in at_rest.filter(status=status).annotate(left=untaken).filter(left__gt=most)[:EXAMPLES]:
+                label = labelled(model, row.pk)
+                yield Broken("I7 asleep", f"{label} rests in {status} beside {row.left} events", label)
+        for record in model.states.transition_model.objects.filter(metadata__read__isnull=False):
+            taken = sorted(
+                record.instance.states.events.filter(taken_by=record.sequence).values_list("number", flat=True)
+            )
+            if taken != record.metadata["read"]:
+                label = labelled(model, record.instance_id)
+                text = f"{label}: move {record.sequence} was handed {record.metadata['read']} and took {taken}"
+                yield Broken("I7 taken", text, label)
+                break
 
 
 def check_calls() -> Iterator[Broken]:

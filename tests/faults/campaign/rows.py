@@ -9,12 +9,28 @@ from typing import Any
 from django.db import Error, connections, transaction
 from django.db.models import Q
 
-from lab.models import Deposit, Errand, Folder, Guest, Keg, Luggage, Paper, Postcard, Sack
+from lab.models import (
+    AtomicPetition,
+    Deposit,
+    Errand,
+    Folder,
+    Guest,
+    Keg,
+    Luggage,
+    Paper,
+    Petition,
+    Postcard,
+    Sack,
+    SwiftPetition,
+)
+from statemachine_fields.db.clock import StatementClock
 from tests.faults.campaign.timeline import Timeline
 
 #: Those that go from NEW to DONE.
 SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg)
-MODELS: tuple[Any, ...] = (*SCRIPTED, Guest)
+#: Those that wait for events, go in a circle and never end.
+WAITING: tuple[Any, ...] = (Petition, AtomicPetition, SwiftPetition)
+MODELS: tuple[Any, ...] = (*SCRIPTED, Guest, *WAITING)
 LABELS = [model._meta.label for model in MODELS]
 
 #: What handlers do that is no harm, and how often.
@@ -48,6 +64,9 @@ AT_FIRST = 300
 AT_ONCE = 20
 EVERY = 0.5
 
+#: How many rows of each kind wait for events, what they do with them, and how many are sent at once.
+WAITERS, COLLECTS, SENT = 15, {"needs": 2}, 10
+
 DONE, FAILED, CANCELLED = "DONE", "FAILED", "CANCELLED"
 TERMINAL = [DONE, FAILED, CANCELLED]
 
@@ -62,6 +81,8 @@ class Feeder:
         self.chance, self.timeline = chance, timeline
         self.kinds = kinds
         self.left = {kind: MOST.get(kind, 10**6) for kind in kinds}
+        self.waiters: list[Any] = []
+        self.sent = 0
 
     def create(self, number: int, *, harmless: bool = False) -> None:
         rows: dict[Any, list[Any]] = {}
@@ -81,6 +102,26 @@ class Feeder:
                     Luggage.objects.bulk_create([Luggage(guest=guest) for guest in made])
         self.timeline.count("rows", number)
 
+    def send(self) -> None:
+        """Deliver events to rows that wait for some, or will, each in one of the ways that there are."""
+        if not self.waiters:
+            for model in WAITING:
+                rows = [model(status="OPEN", script=COLLECTS) for _ in range(WAITERS)]
+                self.waiters += model.objects.bulk_create(rows)
+        for _ in range(SENT):
+            self.sent += 1
+            row, dedup_key = self.chance.choice(self.waiters), f"event {self.sent}"
+            name = self.chance.choice(["letter", "letter", "call"])
+            way = self.chance.random()
+            if way < 0.2:
+                entries = [{"key": row.pk, "name": name, "dedup_key": dedup_key}, {"key": row.pk, "name": "call"}]
+                type(row).states.bulk_deliver(entries)
+            else:
+                row.states.deliver(name, dedup_key=dedup_key)
+                if way > 0.8:
+                    row.states.deliver(name, dedup_key=dedup_key)
+            self.timeline.count("events", 1)
+
     def _choose(self, harmless: bool) -> tuple[Any, str | None, str]:
         if self.chance.random() < 0.08:
             return Guest, None, self.chance.choice(["STAYING", "WAVING"])
@@ -98,6 +139,7 @@ class Feeder:
             while not stop.wait(EVERY):
                 try:
                     self.create(AT_ONCE, harmless=self.timeline.now > seconds * 0.6)
+                    self.send()
                 except Error:  # the server is away, and the rows come later
                     connections.close_all()
         finally:
@@ -112,6 +154,10 @@ def unfinished() -> dict[str, int]:
         for status in model.objects.exclude(status__in=TERMINAL).filter(is_under_way).values_list("status", flat=True):
             name = f"{model.__name__} {status}"
             found[name] = found.get(name, 0) + 1
+    for model in WAITING:
+        is_due = Q(status_next_at__lte=StatementClock()) | ~Q(status_lease_owner="")
+        if number := model.objects.filter(is_due).count():
+            found[model.__name__] = number
     if guests := Guest.objects.count():
         found["Guest"] = guests
     return found

@@ -264,6 +264,7 @@ class Campaign:
         deaths = crew.deaths() + counts["kills"]
         found = self.report.broken
         found += checks.check_histories()
+        found += checks.check_events()
         found += checks.check_calls()
         found += checks.check_effects()
         # A worker that is frozen, silent or away for longer than its lease is taken for dead.

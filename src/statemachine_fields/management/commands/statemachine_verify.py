@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.machine.verify import ERROR, WARNING, Finding, Verifier
+from statemachine_fields.machine.verify_events import event_findings
 from statemachine_fields.management.arguments import add_batches, add_database, add_labels, at_least, find_in
 from statemachine_fields.management.progress import Progress, counted
 
@@ -41,7 +43,8 @@ class Command(BaseCommand):
         for machine in machines:
             verifier = Verifier(machine, using=database, batch_size=options["batch_size"], on_page=progress.show)
             with progress.of(verifier):
-                for finding in verifier.findings():
+                events = event_findings(machine, database, options["batch_size"])
+                for finding in chain(verifier.findings(), events):
                     report.add(finding, progress)
             report.conclude(verifier)
         report.close()
