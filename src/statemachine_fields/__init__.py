@@ -25,6 +25,7 @@ from statemachine_fields.machine.context import transition_context
 from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
+from statemachine_fields.schedule.children import Children
 from statemachine_fields.schedule.handlers import handler
 from statemachine_fields.schedule.waiting import Event
 
@@ -40,6 +41,7 @@ __all__ = [
     "Blocker",
     "BoundMachine",
     "BulkResult",
+    "Children",
     "ConcurrentTransition",
     "Delivery",
     "Duration",

@@ -23,7 +23,21 @@ from django.db import connection, transaction
 from django.db.models.sql import compiler
 from django.test.utils import CaptureQueriesContext, override_settings
 
-from lab.models import ByHand, ByWorker, Car, Coupon, Deal, Document, Hooked, Kept, Lot, Reasoned, Relay, Stamped
+from lab.models import (
+    ByHand,
+    ByWorker,
+    Car,
+    Coupon,
+    Deal,
+    Document,
+    Expedition,
+    Hooked,
+    Kept,
+    Lot,
+    Reasoned,
+    Relay,
+    Stamped,
+)
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.claims import Left, Wanted
 from statemachine_fields.db.dialect import dialect_for
@@ -84,6 +98,7 @@ TIMED = [
     Kind("timed, with a text for a key", Coupon, "DONE", {"code": "abc"}),
     Kind("timed, whose rows run ahead", Relay, "TWO"),
     Kind("whose rows wait for events", Deal, "DONE", {"code": "abc"}),
+    Kind("timed, whose rows leave children behind", Expedition, "WALKING"),
 ]
 
 

@@ -24,6 +24,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "error",
     ),
     "inbox": ("inbox",),
+    "cancels": ("cancels",),
 }
 
 #: Those that are times. First the one that may be computed from others, as some databases set one column after the other.
@@ -42,6 +43,7 @@ EMPTY: dict[str, Any] = {
     "crashes": 0,
     "error": "",
     "inbox": 0,
+    "cancels": False,
 }
 
 #: The field names for which `<Model>StateTransition` says enough.
@@ -113,6 +115,8 @@ class Table:
     time_field: models.Field[Any, Any]
     #: Of a machine that has an inbox.
     events: str = ""
+    #: The states that a row does not leave without a trace in `cancels`.
+    cancelling: tuple[str, ...] = ()
 
     @property
     def is_timed(self) -> bool:
@@ -128,4 +132,12 @@ class Table:
         names = {"name": self.name, "key": self.key, "audit": self.audit, **self.columns}
         if self.events:
             names["events"] = self.events
-        return {what: quote(name) for what, name in names.items()}
+        quoted = {what: quote(name) for what, name in names.items()}
+        if self.cancelling:
+            quoted["cancelling"] = ", ".join(map(_literal, self.cancelling))
+        return quoted
+
+
+def _literal(state: str) -> str:
+    """Return a state as SQL writes it in a text that takes parameters."""
+    return "'" + state.replace("'", "''").replace("%", "%%") + "'"

@@ -20,8 +20,10 @@ from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.judge import Judge
 from statemachine_fields.machine.listeners import is_made_plainly
+from statemachine_fields.machine.parents import machine_bound
 from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.updates import is_expression
+from statemachine_fields.schedule.children import Children
 from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
 from statemachine_fields.schedule.handlers import collect_handlers
 from statemachine_fields.schedule.policy import Schedule
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.descriptor import StateMachine
     from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.fields import StatusField
+    from statemachine_fields.machine.joins import Join
     from statemachine_fields.machine.plan import Plan
     from statemachine_fields.machine.questions import Questions
 
@@ -66,6 +69,12 @@ class Binding(ScheduleQuestions[M]):
         self.schedules = MappingProxyType(schedules)
         for schedule in schedules.values():
             _check_wait(model, schedule)
+        #: The states in which rows wait for children; and what was found out about those, and about whose children its rows are.
+        self.joined_states = {
+            value: each.until for value, each in schedules.items() if isinstance(each.until, Children)
+        }
+        self.joins: dict[str, Join] = {}
+        self.joins_as_child: tuple[Join, ...] | None = None
         #: The attribute that has the key of the row with the machine's columns.
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
@@ -167,6 +176,7 @@ class Binding(ScheduleQuestions[M]):
             id_field=audit.pk,
             time_field=audit.get_field("transitioned_at"),
             events=self.require_events()._meta.db_table if "inbox" in self.features else "",
+            cancelling=tuple(state for state, until in self.joined_states.items() if until.cancel_to is not None),
         )
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -287,7 +297,7 @@ def prepare(model: type[models.Model], field: StatusField) -> None:
     elif not any(is_taken(model, each) for each in columns):
         for column, schedule_column in columns.items():
             model.add_to_class(column, schedule_column)
-        add_indexes(model, schedule_indexes(model, machine.names))
+        add_indexes(model, schedule_indexes(model, machine.names, features))
     meta = model._meta
     meta.apps.lazy_model_operation(lambda model: _bind(machine, model, field), (meta.app_label, meta.model_name))
 
@@ -301,5 +311,7 @@ def _bind(machine: StateMachine, model: type[models.Model], field: StatusField) 
             f"{model._meta.label} has a composite primary key, and Django has no foreign key to such a model, so "
             "it cannot have an audit table. Give it a single primary key and make the fields a UniqueConstraint."
         )
-    setattr(model, field.accessor, BoundAttribute(Binding(machine, model, field)))
+    bound = Binding(machine, model, field)
+    setattr(model, field.accessor, BoundAttribute(bound))
+    machine_bound(bound)
     hook_into(model)

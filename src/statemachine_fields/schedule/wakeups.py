@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from statemachine_fields import conf
+from statemachine_fields.db.commits import once_after_commit
 from statemachine_fields.db.dialect import dialect_for
 
 if TYPE_CHECKING:
@@ -67,20 +68,11 @@ def wake(bound: Binding[Any], connection: Any, state: str, seconds: float | None
     if schedule is None or not schedule.runs:
         return
     gate = gate_of(bound, schedule.queue)
-    if not connection.in_atomic_block:
-        if connection.autocommit:  # else nobody knows when it is committed
-            knock(connection, {gate})
-        return
-    if connection.atomic_blocks and connection.atomic_blocks[0]._from_testcase:
-        return  # nothing is ever committed, and tests count what waits for it
-    kept: tuple[int, Message] | None = vars(connection).get(SLOT)
-    callbacks = connection.run_on_commit
-    if kept is not None and len(callbacks) > kept[0] and callbacks[kept[0]][1] is kept[1]:  # no rollback took it along
-        kept[1].gates.add(gate)
-        return
-    message = Message(connection, gate)
-    vars(connection)[SLOT] = (len(callbacks), message)
-    connection.on_commit(message, robust=True)
+    message = once_after_commit(connection, SLOT, Message)
+    if message is not None:
+        message.gates.add(gate)
+        if not connection.in_atomic_block:
+            message()
 
 
 def wake_after_entry(
@@ -120,9 +112,9 @@ class Message:
 
     __qualname__ = "wake"  # Django names it so, should it ever raise
 
-    def __init__(self, connection: Any, gate: int) -> None:
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self.gates = {gate}
+        self.gates: set[int] = set()
 
     def __call__(self) -> None:
         knock(self.connection, self.gates)

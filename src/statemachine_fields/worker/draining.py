@@ -105,6 +105,8 @@ class Drain:
         """Run a batch of a lane's due rows, and say whether there were any."""
         if self.collapse_time:
             self._make_due(lane)
+        for wait in dict.fromkeys(lane.waits.values()):
+            wait.look(lane)
         leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
         again = [lease for lease in leases if self._was_asked(lease)]
         self.committer.commit(Released(lease) for lease in again)
@@ -236,6 +238,9 @@ class DrainUntil(Drain):
             self._run_as_of(*found)
 
     def _next(self, besides: Lease | None = None) -> tuple[Timeline, NextTry] | None:
+        for lane in self.lanes:
+            for wait in dict.fromkeys(lane.waits.values()):
+                wait.look(lane)
         tries = [(timeline, timeline.next_try(until, besides)) for timeline, until in self.timelines.items()]
         found = [(timeline, each) for timeline, each in tries if each is not None]
         return min(found, key=lambda each: each[1].at, default=None)

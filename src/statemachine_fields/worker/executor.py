@@ -18,7 +18,8 @@ from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.machine.updates import read_update
 from statemachine_fields.schedule.policy import plain, seconds_of
-from statemachine_fields.worker.answers import Move, Retry, TryAgainLater
+from statemachine_fields.worker.answers import Move, Retry, Spawn, TryAgainLater
+from statemachine_fields.worker.awaited import Awaited
 from statemachine_fields.worker.connections import Trouble, diagnose
 from statemachine_fields.worker.handler_context import HandlerContext
 from statemachine_fields.worker.lease import Lease
@@ -32,6 +33,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.spawning import Spawned, refuse_wrong_children
 
 #: How much of an error is kept on the row.
 LONGEST_ERROR = 4000
@@ -74,12 +76,20 @@ class HandlerExecutor:
         if schedule.delete_after is not None and (self.fires_deletions or schedule.is_to_be_deleted(lease.age)):
             return Deleted(lease)
         if lease.awaited is not None and lease.awaited.has_happened:
-            return None if schedule.handler is not None else self._move(lease, lease.awaited.move())
+            return self._happened(lease, lease.awaited)
         if schedule.handler is not None and lease.awaited is None:
             return None
         if self._is_timed_out(lease):
             return self._time_out(lease)
         return Waited(lease, failures=lease.failures)
+
+    def _happened(self, lease: Lease, awaited: Awaited) -> RowOutcome | None:
+        """Return what becomes of a row now that it has what it waited for; None if its handler is to be run."""
+        if lease.schedule.handler is not None and not awaited.goes_by_itself:
+            return None
+        if why := awaited.parks:
+            return self._park(lease, why, None)
+        return self._move(lease, awaited.move())
 
     def begin(self, lease: Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Start the time of a try, and return its handler and what to call it with."""
@@ -153,7 +163,7 @@ class HandlerExecutor:
             text = described(error) if error is not None else str(answer.error)
             return self._fail(lease, text or "The handler asked for a retry.", error, answer.after)
         raise TypeError(
-            f"The handler returned {answer!r}. It must return a state, None for not yet, a Move or a Retry."
+            f"The handler returned {answer!r}. It must return a state, None for not yet, a Move, a Spawn or a Retry."
         )
 
     def judge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
@@ -265,15 +275,18 @@ class HandlerExecutor:
                 delay = 0.0
         elif move.take:
             raise ValueError(f"Move(take=...) names events, and {lease.status!r} waits for none. Leave take out.")
-        return Transitioned(
-            lease,
-            to_status=to_status,
-            delay=delay,
-            take=taken,
-            update=move.update,
-            metadata=move.metadata,
-            written_metadata=read_metadata(move.metadata),
-        )
+        said: dict[str, Any] = {
+            "to_status": to_status,
+            "delay": delay,
+            "take": taken,
+            "update": move.update,
+            "metadata": move.metadata,
+            "written_metadata": read_metadata(move.metadata),
+        }
+        if isinstance(move, Spawn):
+            refuse_wrong_children(lease.lane, move.children)
+            return Spawned(lease, children=move.children, **said)
+        return Transitioned(lease, **said)
 
     def _time_out(self, lease: Lease, error: str = "") -> RowOutcome:
         schedule = lease.schedule

@@ -11,10 +11,12 @@ from django.db import DatabaseError, connections, models
 from statemachine_fields.db.dialect import is_timeout
 from statemachine_fields.db.riders import Rider, Taking
 from statemachine_fields.exceptions import ConcurrentTransition, LeaseLost, RowMissing
+from statemachine_fields.machine import parents
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import auto_now_fields
 from statemachine_fields.schedule.wakeups import wake
+from statemachine_fields.worker.waits import tell_waits
 
 if TYPE_CHECKING:
     from statemachine_fields.db.prepared import Written
@@ -49,7 +51,13 @@ class NotWritten(Exception):
 
 def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
-    return _noted(outcomes, lane.enter(*entries(lane, outcomes)))
+    entered = _noted(outcomes, lane.enter(*entries(lane, outcomes)))
+    if parents.waiting and lane.bound.joins_as_child != ():
+        moves = [
+            (each.lease.instance, each.lease.key, each.to_status) for each in outcomes if each.lease.key in entered
+        ]
+        parents.instances_moved(lane.bound, lane.connection, moves)
+    return entered
 
 
 def entries(
@@ -138,7 +146,11 @@ def stay(lane: Lane, outcomes: Sequence[Stayed]) -> set[Any]:
     }
     if "inbox" in lane.bound.features:
         rows["seen"] = [outcome.seen for outcome in outcomes]
-    return _noted(outcomes, lane.stay(rows))
+    stayed = _noted(outcomes, lane.stay(rows))
+    if lane.waits:
+        asleep = [each.lease for each in outcomes if each.delay is None and not each.error]
+        tell_waits(lane, [lease for lease in asleep if lease.key in stayed])
+    return stayed
 
 
 def _noted(outcomes: Sequence[RowOutcome], written: Written) -> Written:

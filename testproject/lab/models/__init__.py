@@ -5,6 +5,7 @@ from lab.models.around import Document, Memo
 from lab.models.hardship import Stint
 from lab.models.harm import AsyncStunt, AtomicStunt, HeardStunt, Locker, SavedStunt, Stunt
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
+from lab.models.joins import Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
 from lab.models.options import Defaulting, Kept, Logged, Protected, Reasoned, Stamping, Unindexed
 from lab.models.renamed import Consignment
 from lab.models.saving import Audited, Derived, Hooked, Lazy, Stamped
@@ -85,6 +86,7 @@ __all__ = [
     "ByWorker",
     "Call",
     "Car",
+    "Caravan",
     "Chore",
     "Consignment",
     "Container",
@@ -93,6 +95,7 @@ __all__ = [
     "Deal",
     "Defaulting",
     "Deposit",
+    "Depot",
     "Derived",
     "Device",
     "Document",
@@ -100,6 +103,7 @@ __all__ = [
     "Dossier",
     "Entry",
     "Errand",
+    "Expedition",
     "Express",
     "Folder",
     "Footprint",
@@ -113,6 +117,7 @@ __all__ = [
     "Kept",
     "Lamp",
     "Lazy",
+    "Leg",
     "Letter",
     "Loan",
     "Locker",
@@ -123,6 +128,7 @@ __all__ = [
     "Mark",
     "Memo",
     "Noted",
+    "Pallet",
     "Paper",
     "Parcel",
     "Payment",
@@ -144,6 +150,7 @@ __all__ = [
     "SavedStunt",
     "Sensor",
     "Shard",
+    "Sled",
     "Sleeper",
     "Stamped",
     "Stamping",
@@ -154,6 +161,7 @@ __all__ = [
     "Ticket",
     "Ticking",
     "Transfer",
+    "Twig",
     "Unindexed",
     "Vase",
     "Vehicle",
