@@ -163,6 +163,12 @@ class Join:
             wake(self.parent, connections[using], self.state)
         return Looked(tuple(woken), tuple(missed))
 
+    def look_for(self, using: str, values: set[Any], unloaded: Iterable[Q] = ()) -> Looked:
+        """Make those parents due whose children have ended, of which some are to be asked first whose they are."""
+        for which in unloaded:
+            values |= self.values_of(which, using)
+        return self.look(using, values) if values else Looked()
+
     def _make_due(self, using: str, keys: list[Any]) -> set[Any]:
         """Make parents due that still sleep and that nobody has locked, and return their keys."""
         columns = self.parent.table.columns
@@ -210,12 +216,14 @@ class Join:
         """
         values: set[Any] = set()
         unloaded: list[Q] = [] if which is None else [which]
+        keys: list[Any] = []
         name = self.field.attname
         for instance in instances:
             if name in vars(instance):
                 values.add(vars(instance)[name])
             else:  # deferred, or of the model that has the machine's columns and not this field
-                unloaded.append(Q(**{self.child.key_name: self.child.key_of(instance)}))
+                keys.append(self.child.key_of(instance))
+        unloaded += [Q(**{f"{self.child.key_name}__in": part}) for part in _parts(keys)]
         values.discard(None)
         self.look_at_values_after_commit(connection, values, unloaded)
 
@@ -255,13 +263,12 @@ class Looks:
         connection, using = self.connection, self.connection.alias
         looker = vars(connection).get(LOOKER)
         try:
-            for join, which in self.unloaded:
-                self.values[join] |= join.values_of(which, using)
             for join, values in self.values.items():
-                if values and looker is not None:
-                    looker(using, join, values)
-                elif values:
-                    join.look(using, values)
+                unloaded = [which for each, which in self.unloaded if each is join]
+                if looker is not None:
+                    looker(using, join, values, unloaded)
+                else:
+                    join.look_for(using, values, unloaded)
         except Exception as error:  # noqa: BLE001 - of the driver, or of who wraps it
             logger.warning(
                 "Parents of rows that have ended could not be looked for. Workers will find them. (%s)", error

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, InterfaceError
+from django.db.models import Q
 
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine import parents
@@ -67,7 +68,7 @@ class Looker:
         self._reconnects = {alias: Reconnect("looker", alias, digest) for alias in self.aliases}
         self._lock = threading.Lock()
         self._any = threading.Event()
-        self._todo: dict[tuple[str, Join], set[Any]] = {}
+        self._todo: dict[tuple[str, Join], tuple[set[Any], list[Q]]] = {}
         #: Parents that were ready and locked: when to look again, and after how long then.
         self._again: list[tuple[float, float, str, Join, set[Any]]] = []
         self._sweep_at = time.monotonic() + (0.0 if at_once else random.uniform(0, FLOOR_SECONDS))  # noqa: S311
@@ -85,10 +86,15 @@ class Looker:
         with self._lock:
             return not self._todo and not self._is_busy
 
-    def add(self, using: str, join: Join, values: set[Any]) -> None:
-        """Hear of children that have ended, by what their foreign keys say. Called by threads that have committed."""
+    def add(self, using: str, join: Join, values: set[Any], unloaded: Iterable[Q] = ()) -> None:
+        """Hear of children that have ended, by what their foreign keys say. Called by threads that have committed.
+
+        :param unloaded: finds children whose keys are to be asked for.
+        """
         with self._lock:
-            self._todo.setdefault((using, join), set()).update(values)
+            known, which = self._todo.setdefault((using, join), (set(), []))
+            known.update(values)
+            which.extend(unloaded)
         self._any.set()
 
     def run(self) -> None:
@@ -116,10 +122,10 @@ class Looker:
         sweeps = now >= self._sweep_at
         if sweeps:
             self._sweep_at = now + FLOOR_SECONDS * random.uniform(0.7, 1.0)  # noqa: S311 - to spread processes
-        for (using, join), values in todo.items():
-            self._look_for(using, join, values)
+        for (using, join), (values, unloaded) in todo.items():
+            self._look_for(using, join, values, unloaded)
         for _at, wait, using, join, values in again:
-            self._look_for(using, join, values, 2 * wait)
+            self._look_for(using, join, values, wait=2 * wait)
         for lane, join in self.served if sweeps else ():
             self._look_for(lane.using, join, None)
         if now >= self._cancel_at:
@@ -135,9 +141,17 @@ class Looker:
         self._cancel_at = 0.0
         self._any.set()
 
-    def _look_for(self, using: str, join: Join, values: set[Any] | None, wait: float = LOCKED_SECONDS) -> None:
+    def _look_for(
+        self,
+        using: str,
+        join: Join,
+        values: set[Any] | None,
+        unloaded: Iterable[Q] = (),
+        wait: float = LOCKED_SECONDS,
+    ) -> None:
         """Look for parents, and once more a little later for those that are ready and locked."""
-        looked: Looked | None = self._contained(using, join, lambda: join.look(using, values))
+        look = partial(join.look, using) if values is None else partial(join.look_for, using, values, unloaded)
+        looked: Looked | None = self._contained(using, join, look)
         if looked is None:
             self._keep(using, join, values, max(wait, self._reconnects[using].left))
             return

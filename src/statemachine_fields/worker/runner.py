@@ -81,7 +81,7 @@ class Runner:
             on_written=lambda lease: self.claiming.look_again(lease.lane),
         )
         for loop in self.commits.loops.values():
-            loop.on_written = self._written
+            loop.on_written = self.claiming.on_written
         self.claiming.on_late = self.ahead.on_late = self.running.give_back
         self.ahead.room, self.ahead.on_taken = self.claiming.room_ahead, self.claiming.on_ahead
         self.heartbeats = [
@@ -93,6 +93,8 @@ class Runner:
             self.looker.on_woken = self.claiming.look_again
             self.own.marks[LOOKER] = self.looker.add
             self.claiming.is_settled = lambda: self._has_looked
+            for loop in self.commits.loops.values():
+                loop.on_written = self._written
         quick = [self.commits.loops[role].outbox for role in ("committer", ADVANCER) if role in self.commits.loops]
         self.inflight.buffer.on_idle = [*(outbox.flush for outbox in quick), self.claiming.on_idle]
         self.inflight.buffer.on_low = self.claiming.on_low
