@@ -2761,8 +2761,8 @@ WITH moved AS (
 -- a move
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
-            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
             make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
             "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
             "status_crashes" = 0, "status_error" = ''
@@ -2787,8 +2787,8 @@ COMMIT;
 -- expected= a number
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
-            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
             make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
             "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
             "status_crashes" = 0, "status_error" = ''
@@ -2806,11 +2806,11 @@ WITH moved AS (
 BEGIN;
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status_sequence" = "status_sequence" + 1,
-            "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => %s),
-            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
-            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
-            = ''
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status_sequence" =
+            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -2844,8 +2844,8 @@ COMMIT;
 WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
     moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
-            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
             make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
             "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
             "status_crashes" = 0, "status_error" = ''
@@ -2976,7 +2976,7 @@ WITH given AS MATERIALIZED (SELECT *
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_expedition" AS t
-        SET "status_cancels" = (t."status_cancels" OR t."status" IN ('WALKING')), "status" = given.status,
+        SET "status_cancels" = (t."status_cancels" OR t."status" IN ('WALKING', 'GUIDED')), "status" = given.status,
             "status_sequence" = t."status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
             clock_timestamp() + make_interval(secs => given.next_at), "status_next_at_pinned" = FALSE,
             "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
@@ -3160,8 +3160,8 @@ WITH walked AS MATERIALIZED (
 -- a single move under a lease
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
-            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
             make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
             "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
             "status_crashes" = 0, "status_error" = ''

@@ -2258,7 +2258,7 @@ COMMIT;
 -- a move
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
         "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
         statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
         "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
@@ -2292,7 +2292,7 @@ COMMIT;
 -- expected= a number
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
         "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
         statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
         "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
@@ -2305,8 +2305,8 @@ COMMIT;
 -- save=False and save()
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status_sequence" = "status_sequence" + 1,
-        "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status_sequence" =
+        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
         statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
         "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
         "status_crashes" = 0, "status_error" = ''
@@ -2431,7 +2431,7 @@ UPDATE "lab_expedition"
     SET "status_lease_token" = "status_lease_token"
     WHERE "id" IS NULL;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
         "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
         statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
         "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
@@ -2546,7 +2546,7 @@ COMMIT;
 -- a single move under a lease
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING')), "status" = %s, "status_sequence" =
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
         "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
         statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
         "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,

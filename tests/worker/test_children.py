@@ -401,3 +401,11 @@ class TestCancelling:
         row.states.transition_to("LATE")
         run("lab.Expedition", "--once")
         assert statuses(Leg) == {"CALLED_OFF": 1}
+
+    def test_children_of_a_state_in_which_the_parent_never_was_are_left_alone(self) -> None:
+        row = expedition("WALKING", "OPEN")
+        guided = Leg.objects.create(guided=row)
+        row.states.transition_to("LATE")
+        drain(Expedition)
+        assert statuses(Leg) == {"OPEN": 1, "CALLED_OFF": 1}
+        assert_state(guided, "OPEN")

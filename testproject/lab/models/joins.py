@@ -37,6 +37,7 @@ class Expedition(models.Model):
                 timeout_after=timedelta(hours=1),
                 timeout_to="LATE",
             ),
+            State("GUIDED", until=Children("guided_legs", then="HOME", cancel_to="CALLED_OFF")),
             State("JUDGED", until=Children("legs", failed=[LOST]), retry_after=5, max_attempts=3),
             State("HOME"),
             State("FAILED"),
@@ -44,11 +45,12 @@ class Expedition(models.Model):
         ],
         initial="PLANNED",
         transitions={
-            "PLANNED": ["WALKING", "RACING", "SOME", "TIMED", "JUDGED", "HOME"],
+            "PLANNED": ["WALKING", "RACING", "SOME", "TIMED", "GUIDED", "JUDGED", "HOME"],
             "WALKING": ["HOME", "FAILED", "LATE", "PLANNED"],
             "RACING": ["HOME"],
             "SOME": ["HOME", "FAILED"],
             "TIMED": ["HOME", "FAILED", "LATE"],
+            "GUIDED": ["HOME"],
             "JUDGED": ["HOME", "FAILED"],
         },
     )
@@ -79,6 +81,7 @@ class Leg(models.Model):
     status: str
 
     expedition = models.ForeignKey(Expedition, models.CASCADE, related_name="legs", null=True)
+    guided = models.ForeignKey(Expedition, models.SET_NULL, related_name="guided_legs", null=True)
     number = models.IntegerField(default=0)
     outcome = models.CharField(max_length=20, default="ARRIVED")
 
@@ -95,7 +98,7 @@ class Leg(models.Model):
     )
 
     class Meta:
-        indexes = (models.Index(fields=["expedition", "status"]),)
+        indexes = (models.Index(fields=["expedition", "status"]), models.Index(fields=["guided", "status"]))
 
     @states.handler(OPEN)
     def walk(self) -> Any:
