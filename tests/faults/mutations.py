@@ -202,7 +202,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a message that a rollback took along counts as sent",
-        "schedule/wakeups.py",
+        "db/commits.py",
         " and callbacks[kept[0]][1] is kept[1]:",
         ":",
         (WAKEUPS_OF_ROWS,),
@@ -287,8 +287,8 @@ MUTATIONS = [
     Mutation(
         "a row that goes on keeps its token",
         EFFECTS,
-        '{"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})',
-        '{"status": Becomes.GIVEN, **_COUNTED, **_FRESH, **dict([*_TAKEN.items()][1:])})',
+        '"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})',
+        '"status": Becomes.GIVEN, **_COUNTED, **_FRESH, **dict([*_TAKEN.items()][1:])})',
         (RUN_AHEAD,),
     ),
     uncompared("ENTER CLAIMED without the token", "enter claimed", "lease_token", (RUN_AHEAD,)),
@@ -770,8 +770,8 @@ MUTATIONS = [
     Mutation(
         "a stop does not wait for the claimer",
         "worker/runner.py",
-        "(self.inflight.held or not self.claiming.ended.is_set())",
-        "self.inflight.held",
+        "return not self.inflight.held and self.claiming.ended.is_set()",
+        "return not self.inflight.held",
         (RUNNER,),
     ),
     Mutation(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
 from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings, strategies
 
 from lab.models import Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.joins import Join
 from statemachine_fields.machine.parents import joins_of_child
 from statemachine_fields.machine.relations import resolve
+from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.schedule.children import Decision
 from statemachine_fields.testing import assert_history, assert_state, drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,6 +49,8 @@ def is_woken(row: models.Model, accessor: str = "states") -> bool:
 def join_of(model: Any, state: str, accessor: str = "states") -> Join:
     return resolve(getattr(model, accessor)._meta, state)
 
+
+AN_HOUR_AGO = timezone.now() - datetime.timedelta(hours=1)
 
 DECISIONS = [
     ("WALKING", [], True),
@@ -209,3 +216,64 @@ class TestShapes:
         assert [str(join) for join in joins_of_child(Leg.states._meta)][:1] == ["lab.Expedition.states in 'WALKING'"]
         assert [str(join) for join in joins_of_child(Pallet.look._meta)] == ["lab.Depot.states in 'CLOSING'"]
         assert joins_of_child(Pallet.states._meta) == ()
+
+
+class TestVerify:
+    """I7: a row at rest waits for something that has not happened."""
+
+    def findings(self) -> list[tuple[Any, str]]:
+        return [(found.pk, found.code) for found in Verifier(Expedition.states._meta).findings()]
+
+    def age(self, *models_: Any) -> None:
+        for model in models_:
+            with connection.cursor() as cursor:
+                cursor.execute(f"UPDATE {model._meta.db_table} SET status_changed_at = %s", [AN_HOUR_AGO])
+            audit = model.states.transition_model._meta.db_table
+            with connection.cursor() as cursor:
+                cursor.execute(f"UPDATE {audit} SET transitioned_at = %s", [AN_HOUR_AGO])
+
+    def test_a_parent_asleep_beside_what_is_decided(self) -> None:
+        row, other = expedition("WALKING", "ARRIVED"), expedition("WALKING", "OPEN")
+        assert self.findings() == []  # somebody may be about to look
+        self.age(Expedition, Leg)
+        assert self.findings() == [(row.pk, "children-decided")]
+        other.legs.get().delete()
+        assert is_woken(other)
+        assert self.findings() == [(row.pk, "children-decided")]
+
+    def test_a_child_that_is_parked(self) -> None:
+        row = expedition("WALKING", "OPEN", "ARRIVED")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE lab_leg SET status_next_at = NULL, status_error = 'no luck' WHERE number = 0")
+        (found,) = Verifier(Expedition.states._meta).findings()
+        assert (found.pk, found.code, found.severity) == (row.pk, "children-parked", "warning")
+        assert found.what == "The row waits in 'WALKING' for all of its legs, of which 1 is parked."
+
+    def test_children_that_nobody_cancels(self) -> None:
+        row = expedition("WALKING", "OPEN")
+        row.states.transition_to("LATE")
+        assert self.findings() == []
+        self.age(Expedition, Leg)
+        assert self.findings() == [(row.pk, "children-left")]
+
+
+@given(
+    state=strategies.sampled_from(["WALKING", "RACING", "SOME"]),
+    families=strategies.lists(
+        strategies.lists(strategies.sampled_from(["OPEN", "HELD", "ARRIVED", "LOST", "CALLED_OFF"]), max_size=5),
+        min_size=1,
+        max_size=4,
+    ),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_children_there_are_the_database_and_python_agree(state: str, families: list[list[str]]) -> None:
+    Expedition.objects.all().delete()
+    rows = [expedition(state, *legs) for legs in families]
+    join = join_of(Expedition, state)
+    counts = join.counts([row.pk for row in rows], "default")
+    decided = {row.pk for row in rows if counts[row.pk].decision is not Decision.WAITS}
+    assert set(join.ready("default").values_list("pk", flat=True)) == decided
+    looked = join.look("default")
+    assert set(looked.woken) == decided
+    assert {row.pk for row in rows if is_woken(row)} == decided
+    assert join.look("default") == type(looked)()

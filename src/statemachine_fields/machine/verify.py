@@ -95,6 +95,12 @@ CODES = {
         "The clock of the database was set back, or a time was changed. Numbers order the history, so nothing else is "
         "wrong.",
     ),
+    "children-decided": Code(
+        WARNING,
+        "A worker that serves the state looks every 30 s. Start one; or make the row due with run_at().",
+    ),
+    "children-parked": Code(WARNING, "See why with Model.states.parked(), and resume() them or move them on."),
+    "children-left": Code(WARNING, "A worker that serves the row's machine cancels them. Start one."),
     "time-future": Code(
         WARNING,
         "The clock of the database was ahead when the row moved, or the time was changed. Nothing has to be done if the clock "
@@ -270,6 +276,7 @@ class Verifier:
         on_page: Callable[[Verifier], None] = lambda verifier: None,
     ) -> None:
         self.bound = bound
+        self.using = using
         self.batch_size = batch_size
         self.on_page = on_page
         self.page_size = RECORDS_PER_ROW * batch_size
@@ -299,8 +306,12 @@ class Verifier:
             for key, row, history in self._histories(rows, after, until):
                 yield from self._judge(key, row, history)
             if until is None:
-                return
+                break
             after = until
+        if self.bound.joined_states:
+            from statemachine_fields.machine.verify_joins import join_findings  # which stands on this module
+
+            yield from join_findings(self.bound, self.using, self.batch_size)
 
     def _histories(
         self, rows: dict[Any, CurrentRow], after: Any, until: Any
