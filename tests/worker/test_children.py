@@ -279,6 +279,22 @@ class TestSpawn:
         outcome = executor().judged(lease, Spawn("WALKING", [Leg()]))
         assert "'elsewhere': no transaction has both" in outcome.error
 
+    def test_children_are_made_where_their_parent_is_whatever_routers_say(self, settings: Any) -> None:
+        class Router:
+            """One that knows one database, while the worker was told to serve another."""
+
+            def db_for_write(self, model: Any, **hints: Any) -> str:
+                return "elsewhere"
+
+        row = plan("WALKING", "", "")
+        lease = claim_one(lane_of(Expedition))
+        settings.DATABASE_ROUTERS = [Router()]
+        outcome = executor().run(lease)
+        assert outcome.kind == "moved", outcome.error
+        Committer(executor(), Events()).commit([outcome])
+        settings.DATABASE_ROUTERS = []
+        assert row.legs.using("default").count() == 2
+
     def test_a_spawn_says_what_it_makes(self) -> None:
         leg = Leg()
         assert Spawn("WALKING", (each for each in [leg]), metadata={"a": 1}).children == (leg,)

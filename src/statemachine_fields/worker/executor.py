@@ -284,7 +284,7 @@ class HandlerExecutor:
             "written_metadata": read_metadata(move.metadata),
         }
         if isinstance(move, Spawn):
-            refuse_wrong_children(lease.lane, move.children)
+            refuse_wrong_children(lease, move.children)
             return Spawned(lease, children=move.children, **said)
         return Transitioned(lease, **said)
 

@@ -18,14 +18,20 @@ from statemachine_fields.worker.outcomes import Transitioned
 from statemachine_fields.worker.writing import Write, enter, enter_each, has_record
 
 if TYPE_CHECKING:
-    from statemachine_fields.worker.lease import Lane
+    from statemachine_fields.worker.lease import Lane, Lease
 
 #: How many children one INSERT makes.
 BATCH = 1000
 
 
-def refuse_wrong_children(lane: Lane, children: Sequence[models.Model]) -> None:
-    """Raise what is wrong with children that a handler wants made, before anything is written."""
+def refuse_wrong_children(lease: Lease, children: Sequence[models.Model]) -> None:
+    """Raise what is wrong with children that a handler wants made, before anything is written.
+
+    A worker may be told which database to serve, whatever routers say. Children belong there if routers put them where they put their
+    parent.
+    """
+    lane = lease.lane
+    home = {lane.using, router.db_for_write(lane.bound.model, instance=lease.instance)} if children else set()
     for model in dict.fromkeys(type(child) for child in children):
         if not machines_of(model):
             raise TypeError(f"Spawn makes rows that have a state machine, and {model._meta.label} has none.")
@@ -35,7 +41,7 @@ def refuse_wrong_children(lane: Lane, children: Sequence[models.Model]) -> None:
                 f"Spawn makes new rows, and {child._meta.label} pk={child.pk!r} is saved already. Return the instance unsaved."
             )
         using = router.db_for_write(type(child), instance=child)
-        if using != lane.using:
+        if using not in home:
             raise ValueError(
                 f"Spawn makes rows in the database of their parent, {lane.using!r}, and {child._meta.label} belongs to {using!r}: "
                 "no transaction has both."
