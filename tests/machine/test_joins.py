@@ -16,7 +16,7 @@ from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.joins import Join
 from statemachine_fields.machine.parents import joins_of_child
 from statemachine_fields.machine.relations import resolve
-from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.machine.verify_joins import join_findings
 from statemachine_fields.schedule.children import Decision
 from statemachine_fields.testing import assert_history, assert_state, drain
 
@@ -222,7 +222,7 @@ class TestVerify:
     """I7: a row at rest waits for something that has not happened."""
 
     def findings(self) -> list[tuple[Any, str]]:
-        return [(found.pk, found.code) for found in Verifier(Expedition.states._meta).findings()]
+        return [(found.pk, found.code) for found in join_findings(Expedition.states._meta, "default")]
 
     def age(self, *models_: Any) -> None:
         for model in models_:
@@ -245,7 +245,7 @@ class TestVerify:
         row = expedition("WALKING", "OPEN", "ARRIVED")
         with connection.cursor() as cursor:
             cursor.execute("UPDATE lab_leg SET status_next_at = NULL, status_error = 'no luck' WHERE number = 0")
-        (found,) = Verifier(Expedition.states._meta).findings()
+        (found,) = join_findings(Expedition.states._meta, "default")
         assert (found.pk, found.code, found.severity) == (row.pk, "children-parked", "warning")
         assert found.what == "The row waits in 'WALKING' for all of its legs, of which 1 is parked."
 

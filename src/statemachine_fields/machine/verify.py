@@ -276,7 +276,6 @@ class Verifier:
         on_page: Callable[[Verifier], None] = lambda verifier: None,
     ) -> None:
         self.bound = bound
-        self.using = using
         self.batch_size = batch_size
         self.on_page = on_page
         self.page_size = RECORDS_PER_ROW * batch_size
@@ -306,12 +305,8 @@ class Verifier:
             for key, row, history in self._histories(rows, after, until):
                 yield from self._judge(key, row, history)
             if until is None:
-                break
+                return
             after = until
-        if self.bound.joined_states:
-            from statemachine_fields.machine.verify_joins import join_findings  # which stands on this module
-
-            yield from join_findings(self.bound, self.using, self.batch_size)
 
     def _histories(
         self, rows: dict[Any, CurrentRow], after: Any, until: Any

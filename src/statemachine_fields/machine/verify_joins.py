@@ -6,12 +6,13 @@ import datetime
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import Count, Max
+from django.db.models import Exists, OuterRef
 
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.relations import WrongJoin, resolve
 from statemachine_fields.machine.verify import Finding
+from statemachine_fields.machine.verify_events import pages
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 PATIENCE = datetime.timedelta(seconds=60)
 
 
-def join_findings(bound: Binding[Any], using: str, batch_size: int) -> Iterator[Finding]:
-    """Yield what is wrong with rows of a machine that wait for children. What is wrongly declared is for a check to tell."""
+def join_findings(bound: Binding[Any], using: str, batch_size: int = 2000) -> Iterator[Finding]:
+    """Yield what is wrong with rows of a machine that wait for children; nothing if none does.
+
+    What is wrongly declared is for a check to tell. Page by page in the order of keys, and nothing is locked.
+    """
     name, names = str(bound), bound.names
     late = DatabaseClock(-PATIENCE.total_seconds())
     for state in bound.joined_states:
@@ -33,22 +37,22 @@ def join_findings(bound: Binding[Any], using: str, batch_size: int) -> Iterator[
         for key in _decided(join, using, late, batch_size):
             what = f"The row sleeps in {state!r} though it is decided what {join.until} come to."
             yield Finding(name, key, "children-decided", what)
-        parked = join.parked(using).filter(**{f"{join.field.name}__{names.status}": state})
-        by_parent = parked.order_by().values_list(f"{join.field.name}__pk").annotate(number=Count("pk"))
-        for key, number in by_parent.iterator(batch_size):
+        parked = join.parked(using).filter(**{join.field.name: OuterRef(join.target)})
+        waiting = join.rows(using).filter(Exists(parked), **{names.status: state})
+        for key, value in pages(waiting, batch_size, join.target):
+            number = join.parked(using).filter(**{join.field.attname: value}).count()
             what = f"The row waits in {state!r} for {join.until}, of which {number} {'is' if number == 1 else 'are'} parked."
             yield Finding(name, key, "children-parked", what)
     if "cancels" in bound.features:
         left = all_rows(bound.model, using).filter(**{names.cancels: True, f"{names.changed_at}__lt": late})
-        for key in left.values_list("pk", flat=True).iterator(batch_size):
+        for (key,) in pages(left, batch_size):
             yield Finding(name, key, "children-left", "The row has left children behind that are to be cancelled.")
 
 
 def _decided(join: Join, using: str, late: Any, batch_size: int) -> Iterator[Any]:
     """Yield the keys of parents that sleep though it is decided, and of which nothing has moved for a while."""
     ready = join.ready(using).filter(**{f"{join.parent.names.changed_at}__lt": late})
-    for key, value in ready.values_list("pk", join.target).iterator(batch_size):
+    for key, value in pages(ready, batch_size, join.target):
         children = join.children(using).filter(**{join.field.attname: value})
-        newest = children.filter(**{f"{join.child.names.changed_at}__gte": late}).aggregate(at=Max("pk"))["at"]
-        if newest is None:
+        if not children.filter(**{f"{join.child.names.changed_at}__gte": late}).exists():
             yield key

@@ -60,8 +60,7 @@ def made_by_workers(model: Any) -> Any:
 def check_histories() -> Iterator[Broken]:
     """I2, I4, I6: an unbroken chain that ends in the row's status, no number twice, nothing but declared moves."""
     for model in MODELS:
-        findings = Verifier(model.states._meta).findings()
-        for found in [each for each in findings if each.code != "children-parked"][:EXAMPLES]:
+        for found in list(Verifier(model.states._meta).findings())[:EXAMPLES]:
             yield Broken(
                 "I2 history", f"{labelled(model, found.pk)} {found.code}: {found.what}", labelled(model, found.pk)
             )
