@@ -92,7 +92,7 @@ class Children(Until):
             if failed:
                 return Decision.FAILED
             return Decision.WAITS if unfinished else Decision.MET
-        need = 1 if self.need == "any" else self.need
+        need = self.need if isinstance(self.need, int) else 1
         if succeeded >= need:
             return Decision.MET
         return Decision.WAITS if succeeded + unfinished >= need else Decision.FAILED

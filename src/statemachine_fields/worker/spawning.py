@@ -102,8 +102,9 @@ def _fresh(child: models.Model) -> models.Model:
     """Return a copy that knows nothing of a row, whatever becomes of it."""
     made = copy.copy(child)
     made._state = copy.copy(child._state)
-    if "fields_cache" in vars(made._state):
-        made._state.fields_cache = child._state.fields_cache.copy()
+    state = vars(made._state)
+    if "fields_cache" in state:
+        state["fields_cache"] = state["fields_cache"].copy()
     return made
 
 
