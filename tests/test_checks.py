@@ -44,6 +44,7 @@ def problems(model: type[models.Model]) -> list[checks.CheckMessage]:
 
 #: What models of the lab are there to show.
 DELIBERATE = {
+    ("statemachine_fields.W122", "lab.Expedition"),
     ("statemachine_fields.W001", "lab.Lot"),
     ("statemachine_fields.W102", "lab.ByOtherWorker"),
     ("statemachine_fields.W102", "lab.ByWorker"),

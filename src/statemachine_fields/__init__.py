@@ -26,6 +26,7 @@ from statemachine_fields.machine.context import transition_context
 from statemachine_fields.machine.descriptor import StateMachine
 from statemachine_fields.machine.graph import State, Transition
 from statemachine_fields.machine.guards import Blocker
+from statemachine_fields.schedule.children import Children
 from statemachine_fields.schedule.handlers import handler, on_error
 from statemachine_fields.schedule.waiting import Event
 
@@ -43,6 +44,7 @@ __all__ = [
     "Blocker",
     "BoundMachine",
     "BulkResult",
+    "Children",
     "ConcurrentTransition",
     "Delivery",
     "DuplicateLiveRow",

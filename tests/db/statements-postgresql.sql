@@ -4649,3 +4649,428 @@ WITH moved AS (
 -- resume()
 -- Django: UPDATE lab_deal
 -- Django: SELECT lab_deal
+
+-- ====================================================================================================
+-- timed, whose rows leave children behind: lab.Expedition
+-- ====================================================================================================
+
+-- a move
+WITH moved AS (
+        UPDATE "lab_expedition"
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_expeditionstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- a move in a transaction
+BEGIN;
+-- again: a move
+COMMIT;
+
+-- expected= a state
+-- again: a move
+
+-- expected= a number
+WITH moved AS (
+        UPDATE "lab_expedition"
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_expeditionstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- save=False and save()
+BEGIN;
+WITH moved AS (
+        UPDATE "lab_expedition"
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status_sequence" =
+            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_expeditionstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+-- Django: UPDATE lab_expedition
+COMMIT;
+-- Django: SELECT lab_expedition
+
+-- force_transition_to()
+-- again: a move
+
+-- a move that the graph does not have
+BEGIN;
+SELECT "status"::text, "status_sequence"::bigint, "status_lease_token"::bigint
+    FROM "lab_expedition"
+    WHERE "id" = %s FOR NO KEY UPDATE;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+-- again: a move
+BEGIN;
+-- again: a move that the graph does not have (2)
+COMMIT;
+
+-- bulk_transition()
+WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
+    moved AS (
+        UPDATE "lab_expedition"
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
+    recorded AS (
+        INSERT INTO "lab_expeditionstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT (%s || lpad(to_hex((%s + row_number() OVER (ORDER BY key))::bigint), 8, '0'))::uuid, was, %s, %s::jsonb,
+            key, sequence, changed_at
+        FROM moved JOIN found USING (key))
+    SELECT key, was, (SELECT count(*) FROM found), (SELECT count(*) FROM moved)
+    FROM found
+    WHERE was <> ALL(%s) OR key = (SELECT key FROM found ORDER BY key DESC LIMIT 1)
+    ORDER BY key;
+
+-- claim what is due
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_expedition"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_cancels";
+
+-- claim all but what is set aside
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_expedition"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" <> ALL(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_cancels";
+
+-- claim what a worker may have died of
+WITH due AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "status_crashes" = 1 AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at"
+            IS NULL THEN "status" = ANY(%s) ELSE false END
+        ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_cancels";
+
+-- claim one of these
+WITH due AS MATERIALIZED (
+        SELECT found.key
+        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        CROSS JOIN LATERAL (
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_expedition"
+            WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END AND "id" = ANY(%s::bigint[])
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS found
+        ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
+    UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
+        "status_attempts" + 1
+    WHERE "id" = ANY(ARRAY(SELECT key FROM due))
+    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
+        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+        "status_cancels";
+
+-- what a claim would take
+SELECT found.key
+    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    CROSS JOIN LATERAL (
+        SELECT "id" AS key, "status_next_at" AS next_at
+        FROM "lab_expedition"
+        WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+            "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
+        ORDER BY "status_next_at" LIMIT %s) AS found
+    ORDER BY wanted.priority DESC, found.next_at LIMIT %s;
+
+-- enter a state
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::uuid[], %s::text[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, status, next_at, record, metadata, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    moved AS (
+        UPDATE "lab_expedition" AS t
+        SET "status_cancels" = (t."status_cancels" OR t."status" IN ('WALKING', 'GUIDED')), "status" = given.status,
+            "status_sequence" = t."status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
+            clock_timestamp() + make_interval(secs => given.next_at), "status_next_at_pinned" = FALSE,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
+            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        FROM given
+        WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+            given.was_lease_token AND t."status" = given.was_status
+        RETURNING t."id" AS key, t."status_sequence" AS sequence, t."status_changed_at" AS changed_at, given.place,
+            given.record, given.was_status, given.status, given.metadata),
+    recorded AS (
+        INSERT INTO "lab_expeditionstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+            transitioned_at)
+        SELECT record, was_status, status, metadata::jsonb, key, sequence, changed_at
+        FROM moved)
+    SELECT place
+    FROM moved;
+
+-- stay
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::text[], %s::float8[], %s::float8[]) WITH
+            ORDINALITY AS given (key, was_lease_token, was_status, failures, error, next_at, horizon, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_expedition" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = given.failures, "status_error" = given.error, "status_next_at" =
+        LEAST(clock_timestamp() + make_interval(secs => given.next_at), t."status_changed_at" + make_interval(secs =>
+        given.horizon)), "status_next_at_pinned" = FALSE
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token AND t."status" = given.was_status
+    RETURNING given.place;
+
+-- release
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_expedition" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- release before it was tried
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_expedition" AS t
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
+        "status_attempts" = t."status_attempts" - 1
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- beat
+WITH given AS MATERIALIZED (SELECT *
+        FROM unnest(%s::bigint[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS given (key, was_lease_token,
+            lease_expires_at, place)),
+    locked AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(%s::bigint[])
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE "lab_expedition" AS t
+    SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
+    FROM given
+    WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
+        given.was_lease_token
+    RETURNING given.place;
+
+-- held
+SELECT given.place
+    FROM "lab_expedition" AS t, unnest(%s::bigint[], %s::bigint[]) WITH ORDINALITY AS given (key, was_lease_token,
+        place)
+    WHERE t."id" = ANY(%s::bigint[]) AND given.key = t."id" AND t."status_lease_token" = given.was_lease_token;
+
+-- lock a held row
+SELECT 1
+    FROM "lab_expedition"
+    WHERE "id" = %s AND "status_lease_token" = %s FOR NO KEY UPDATE SKIP LOCKED;
+
+-- recover what has run out
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, "status_next_at" AS
+                    at
+                FROM "lab_expedition"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_expires_at" <= statement_timestamp())
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_expedition"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- recover what a dead worker held
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s) AS is_wanted, wanted.state, "status_next_at" AS at
+                FROM "lab_expedition"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s)
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_expedition"
+        SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1,
+            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- give back what was claimed unheard
+WITH walked AS MATERIALIZED (
+        SELECT found.*
+        FROM unnest(%s::text[]) AS wanted (state)
+        CROSS JOIN LATERAL (
+            SELECT near.*, row_number() OVER () AS place
+            FROM (
+                SELECT "id" AS key, "status_lease_expires_at" IS NOT NULL OR "status_crashes" > 0 AS is_taken,
+                    ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[])) AS is_wanted, wanted.state,
+                    "status_next_at" AS at
+                FROM "lab_expedition"
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp()
+                ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
+    left_open AS MATERIALIZED (
+        SELECT "id" AS key
+        FROM "lab_expedition"
+        WHERE "id" = ANY(ARRAY(SELECT key FROM walked WHERE is_wanted)) AND "status_lease_expires_at" IS NOT NULL AND
+            ("status_lease_owner" = %s AND "id" <> ALL(%s::bigint[]))
+        ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
+    freed AS (
+        UPDATE "lab_expedition"
+        SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" +
+            1, "status_attempts" = "status_attempts" - 1
+        WHERE "id" = ANY(ARRAY(SELECT key FROM left_open))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM freed), (SELECT coalesce(max(place) FILTER (WHERE is_taken), 0) FROM walked),
+        EXISTS(SELECT 1 FROM walked GROUP BY state HAVING count(*) = %s AND max(at) = min(at) FILTER (WHERE NOT
+        is_taken));
+
+-- a single move under a lease
+WITH moved AS (
+        UPDATE "lab_expedition"
+        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
+            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
+        WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s
+        RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
+            "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
+    INSERT INTO "lab_expeditionstatetransition" (id, from_status, to_status, metadata, instance_id, sequence,
+        transitioned_at)
+    SELECT %s::uuid, %s, %s, %s::jsonb, key, sequence, changed_at
+    FROM moved
+    RETURNING sequence::bigint, (extract(epoch FROM transitioned_at) * 1000000)::bigint, (SELECT next_at FROM moved),
+        (SELECT token FROM moved);
+
+-- run_at()
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition
+
+-- release()
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition
+
+-- resume()
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition

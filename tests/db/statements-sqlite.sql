@@ -3608,3 +3608,320 @@ COMMIT;
 -- resume()
 -- Django: UPDATE lab_deal
 -- Django: SELECT lab_deal
+
+-- ====================================================================================================
+-- timed, whose rows leave children behind: lab.Expedition
+-- ====================================================================================================
+
+-- a move
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
+        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s;
+INSERT INTO "lab_expeditionstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
+    "transitioned_at")
+    SELECT %s, %s, %s, %s, "id", "status_sequence", "status_changed_at"
+    FROM "lab_expedition"
+    WHERE "id" = %s
+    RETURNING "sequence", "transitioned_at";
+SELECT "status_sequence", "status_changed_at", "status_next_at", "status_lease_token"
+    FROM "lab_expedition"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move in a transaction
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- expected= a state
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- expected= a number
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
+        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- save=False and save()
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status_sequence" =
+        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s;
+-- again: a move (3)
+-- again: a move (4)
+-- Django: UPDATE lab_expedition
+COMMIT;
+-- Django: SELECT lab_expedition
+
+-- force_transition_to()
+BEGIN IMMEDIATE;
+-- again: a move (2)
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- a move that the graph does not have
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_expedition"
+    WHERE "id" = %s;
+COMMIT;
+
+-- a move of an instance that is stale, refused
+BEGIN IMMEDIATE;
+-- again: a move (2)
+UPDATE "lab_expedition"
+    SET "status_sequence" = "status_sequence"
+    WHERE "id" = %s;
+SELECT "status", "status_sequence", "status_lease_token"
+    FROM "lab_expedition"
+    WHERE "id" = %s;
+COMMIT;
+
+-- bulk_transition()
+BEGIN IMMEDIATE;
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition
+-- Django: INSERT lab_expeditionstatetransition
+COMMIT;
+
+-- claim what is due
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_expedition"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_claimed_at" = statemachine_fields_now(julianday('now')),
+        "status_attempts" = "status_attempts" + 1
+    WHERE "id" = %s;
+SELECT "status_changed_at", "id", "plan", "note", "status", "status_sequence", "status_changed_at", "status_next_at",
+    "status_next_at_pinned", "status_lease_owner", "status_lease_expires_at", "status_lease_token", "status_claimed_at",
+    "status_attempts", "status_failures", "status_crashes", "status_error", "status_cancels"
+    FROM "lab_expedition"
+    WHERE "id" = %s;
+COMMIT;
+
+-- claim all but what is set aside
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_expedition"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" NOT IN (%s)
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim what a worker may have died of
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_expedition"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 1
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+COMMIT;
+
+-- claim one of these
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+SELECT "id"
+    FROM "lab_expedition"
+    WHERE "status" IN (%s) AND "status_next_at" <= %s AND "status_lease_expires_at" IS NULL AND "status_crashes" = 0 AND
+        "id" IN (%s)
+    ORDER BY "status_crashes", "status_next_at" LIMIT %s;
+-- again: claim what is due (5)
+-- again: claim what is due (6)
+COMMIT;
+
+-- what a claim would take
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: claim what is due (4)
+COMMIT;
+
+-- enter a state
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_expedition"
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
+        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- stay
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT "status_changed_at"
+    FROM "lab_expedition"
+    WHERE "id" = %s;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_expedition"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_crashes" = 0, "status_failures" = %s, "status_error" = %s, "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE
+    WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
+COMMIT;
+
+-- release
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_expedition"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- release before it was tried
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_expedition"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- beat
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_expedition"
+    SET "status_lease_expires_at" = statemachine_fields_now(julianday('now'), %s)
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- held
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_expedition"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- lock a held row
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT 1
+    FROM "lab_expedition"
+    WHERE "id" = %s AND "status_lease_token" = %s;
+COMMIT;
+
+-- recover what has run out
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+SELECT statemachine_fields_now(julianday('now'));
+UPDATE "lab_expedition"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_expires_at" <= %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN
+        ();
+COMMIT;
+
+-- recover what a dead worker held
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_expedition"
+    SET "status_error" = %s || "status_lease_owner" || %s, "status_crashes" = "status_crashes" + 1, "status_lease_owner"
+        = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN ();
+COMMIT;
+
+-- give back what was claimed unheard
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_lease_token" = "status_lease_token"
+    WHERE "id" IS NULL;
+UPDATE "lab_expedition"
+    SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1,
+        "status_attempts" = "status_attempts" - 1
+    WHERE "status" IN (%s) AND "status_lease_owner" = %s AND "status_lease_expires_at" IS NOT NULL AND "id" NOT IN (%s);
+COMMIT;
+
+-- a single move under a lease
+BEGIN IMMEDIATE;
+UPDATE "lab_expedition"
+    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
+        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
+        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
+        "status_crashes" = 0, "status_error" = ''
+    WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s;
+-- again: a move (3)
+-- again: a move (4)
+COMMIT;
+
+-- run_at()
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition
+
+-- release()
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition
+
+-- resume()
+-- Django: UPDATE lab_expedition
+-- Django: SELECT lab_expedition

@@ -32,6 +32,7 @@ from lab.models import (
     Dispatch,
     Document,
     Effort,
+    Expedition,
     Hooked,
     Kept,
     Lot,
@@ -105,6 +106,7 @@ TIMED = [
     Kind("timed, whose rows may say them or not", Wish, "PACKED"),
     Kind("timed, whose tries are kept", Effort, "DONE"),
     Kind("whose rows wait for events", Deal, "DONE", {"code": "abc"}),
+    Kind("timed, whose rows leave children behind", Expedition, "WALKING"),
 ]
 
 

@@ -33,7 +33,7 @@ def ids_in(text: str) -> set[str]:
 
 
 def check_ids() -> set[str]:
-    return ids_in("".join(path.read_text() for path in (ROOT / "src/statemachine_fields").rglob("checks.py")))
+    return ids_in("".join(path.read_text() for path in (ROOT / "src/statemachine_fields").rglob("*checks.py")))
 
 
 def prose_of(page: Path) -> str:

@@ -61,6 +61,9 @@ EVENTS = "db/postgresql_events.py"
 DELIVERY = "tests/machine/test_delivery.py"
 INBOX = "tests/worker/test_inbox.py"
 INBOX_RACES = "tests/worker/test_inbox_races.py"
+JOINS = "tests/machine/test_joins.py"
+CHILDREN = "tests/worker/test_children.py"
+CHILDREN_FAULTS = "tests/faults/test_children.py"
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,76 @@ MUTATIONS = [
         (f"{ON_ERROR}::TestNotAsked",),
     ),
     Mutation(
+        "parents are looked for within the transaction that ends a child",
+        "machine/joins.py",
+        "            if not connection.in_atomic_block:\n                looks()",
+        "            looks()",
+        (JOINS,),
+    ),
+    Mutation(
+        "a parent that sleeps on is not looked at once more",
+        "worker/joining.py",
+        "            if lease.instance is not None:",
+        "            if False:",
+        (f"{CHILDREN}::TestJoining",),
+    ),
+    Mutation(
+        "nobody looks at all parents now and then",
+        "worker/looking.py",
+        "for lane, join in self.served if sweeps else ():",
+        "for lane, join in ():",
+        (f"{CHILDREN}::TestProcesses",),
+    ),
+    Mutation(
+        "a look waits for who has the parent locked",
+        "db/batches.py",
+        '"skip_locked": features.has_select_for_update_skip_locked',
+        '"skip_locked": False',
+        (f"{CHILDREN}::TestJoining::test_a_parent_that_somebody_has_locked_is_passed_by",),
+    ),
+    Mutation(
+        "a parent that was ready and locked is passed by for good",
+        "worker/looking.py",
+        "self._keep(using, join, set(looked.missed), wait)",
+        "pass",
+        (f"{CHILDREN_FAULTS}::test_a_parent_that_is_locked_for_a_while_is_found_soon_after",),
+    ),
+    Mutation(
+        "children are made though the row is no longer ours",
+        "worker/spawning.py",
+        "        if outcome.lease.key in entered:",
+        "        if True:",
+        (f"{CHILDREN}::TestSpawn",),
+    ),
+    Mutation(
+        "children are made of the instances that the handler has returned",
+        "worker/spawning.py",
+        "[_fresh(child) for child in group]",
+        "list(group)",
+        (f"{CHILDREN}::TestSpawn",),
+    ),
+    Mutation(
+        "a row that leaves children behind is not marked",
+        "db/effects.py",
+        '_LEFT = {"cancels": Becomes.LEFT}',
+        '_LEFT = {"cancels": Becomes.EMPTY}',
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
+        "children are cancelled though their parent has come back",
+        "worker/cancelling.py",
+        "if join.state != status and join.state in left",
+        "if join.state in left",
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
+        "children are cancelled of a state in which their parent never was",
+        "worker/cancelling.py",
+        "if join.state != status and join.state in left",
+        "if join.state != status",
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
         "rows that are due at the same instant are not all looked at",
         CLAIMS,
         "if (last <= walk // 2 and not is_tied) or",
@@ -260,7 +333,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a message that a rollback took along counts as sent",
-        "schedule/wakeups.py",
+        "db/commits.py",
         " and callbacks[kept[0]][1] is kept[1]:",
         ":",
         (WAKEUPS_OF_ROWS,),
@@ -345,8 +418,8 @@ MUTATIONS = [
     Mutation(
         "a row that goes on keeps its token",
         EFFECTS,
-        '{"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})',
-        '{"status": Becomes.GIVEN, **_COUNTED, **_FRESH, **dict([*_TAKEN.items()][1:])})',
+        '"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})',
+        '"status": Becomes.GIVEN, **_COUNTED, **_FRESH, **dict([*_TAKEN.items()][1:])})',
         (RUN_AHEAD,),
     ),
     uncompared("ENTER CLAIMED without the token", "enter claimed", "lease_token", (RUN_AHEAD,)),
@@ -835,8 +908,8 @@ MUTATIONS = [
     Mutation(
         "a stop does not wait for the claimer",
         "worker/runner.py",
-        "(self.inflight.held or not self.claiming.ended.is_set())",
-        "self.inflight.held",
+        "return not self.inflight.held and self.claiming.ended.is_set()",
+        "return not self.inflight.held",
         (RUNNER,),
     ),
     Mutation(

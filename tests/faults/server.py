@@ -46,7 +46,8 @@ USED = (
     "|(async|atomic|heard|saved)?stunt|locker|stint"
     "|mark|relay|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
     "|(atomic|swift)?petition|reading"
-    "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack)(state|$))"
+    "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack"
+    "|expedition|leg|caravan|caravancrossing|sled|depot)(state|$))"
 )
 
 

@@ -94,6 +94,18 @@ class Batches:
         return self.owners.filter(pk__in=rows.order_by().values(self.bound.model._meta.pk.name))
 
 
+def skip_locked(rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+    """Return rows so that reading them locks them, without those that somebody else has locked. Within a transaction only.
+
+    Where a write is the only lock there is, it holds the whole database, and whoever has it has committed before we get it.
+    """
+    features = connections[rows.db].features
+    if not features.has_select_for_update:
+        return rows
+    how = {"no_key": features.has_select_for_no_key_update, "skip_locked": features.has_select_for_update_skip_locked}
+    return rows.select_for_update(of=("self",) if features.has_select_for_update_of else (), **how)
+
+
 def database_of(queryset: Any) -> str:
     """Return where the rows are to be written: where the queryset was told to look, or what the router says."""
     return queryset._db or router.db_for_write(queryset.model, **queryset._hints)

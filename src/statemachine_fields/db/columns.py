@@ -24,6 +24,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "error",
     ),
     "inbox": ("inbox",),
+    "cancels": ("cancels",),
 }
 
 #: Those that are times. First the one that may be computed from others, as some databases set one column after the other.
@@ -42,6 +43,7 @@ EMPTY: dict[str, Any] = {
     "crashes": 0,
     "error": "",
     "inbox": 0,
+    "cancels": False,
 }
 
 #: The field names for which `<Model>StateTransition` says enough.
@@ -135,6 +137,8 @@ class Table:
     tries: str | None = None
     #: Of a machine that has an inbox.
     events: str = ""
+    #: The states that a row does not leave without a trace in `cancels`.
+    cancelling: tuple[str, ...] = ()
 
     @property
     def is_timed(self) -> bool:
@@ -152,9 +156,17 @@ class Table:
             names["tries"] = self.tries
         if self.events:
             names["events"] = self.events
-        return {what: quote(name) for what, name in names.items()}
+        quoted = {what: quote(name) for what, name in names.items()}
+        if self.cancelling:
+            quoted["cancelling"] = ", ".join(map(_literal, self.cancelling))
+        return quoted
 
     def quoted_own(self, connection: Any) -> dict[str, str]:
         """Return how the columns of the row's own are written."""
         own = {"queue": self.queue, "priority": self.priority}
         return {what: each.as_sql(connection.ops.quote_name) for what, each in own.items() if each is not None}
+
+
+def _literal(state: str) -> str:
+    """Return a state as SQL writes it in a text that takes parameters."""
+    return "'" + state.replace("'", "''").replace("%", "%%") + "'"

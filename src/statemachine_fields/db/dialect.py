@@ -44,6 +44,16 @@ class SelectedWrite:
     #: With how many events to compare the inbox, where the machine has one and rows wait for events in that state.
     seen: int | None = None
 
+    @property
+    def start(self) -> int:
+        """What ids are counted from in their last 32 bits: low enough never to overflow them."""
+        return self.first_id.int & 0x7FFFFFFF
+
+    def ids(self, moved: int) -> tuple[uuid.UUID, uuid.UUID]:
+        """Return the first and the last id of so many records."""
+        base = self.first_id.int >> 32 << 32
+        return uuid.UUID(int=base + self.start + 1), uuid.UUID(int=base + self.start + moved)
+
 
 class SelectedWritten(NamedTuple):
     """What became of a batch: rows seen, rows moved, the last key, and key and status of those refused.

@@ -8,13 +8,13 @@ that a machine does not have is left out.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from statemachine_fields.db.clock import DatabaseClock, due_time
 from statemachine_fields.db.columns import EMPTY, Names
-from statemachine_fields.db.expressions import Increment, MachineValue
+from statemachine_fields.db.expressions import Increment, LeftBehind, MachineValue
 
 
 class Becomes(enum.Enum):
@@ -39,6 +39,8 @@ class Becomes(enum.Enum):
     #: What a new row has.
     EMPTY = enum.auto()
     TRUE = enum.auto()
+    #: True if the row leaves one of some states, else what it was.
+    LEFT = enum.auto()
     #: A text of the caller's around the name of who held the row.
     BLAME = enum.auto()
 
@@ -115,12 +117,16 @@ class Effect:
                 to = f"{value} || {row}{names['lease_owner']} || {value}"
             elif becomes is Becomes.TRUE:
                 to = "TRUE"
+            elif becomes is Becomes.LEFT:
+                to = f"({row}{name} OR {row}{names['status']} IN ({names['cancelling']}))"
             else:
                 to = _literal(EMPTY[column])
             changes.append(f"{name} = {to}")
         return ", ".join([*changes, *[f"{column} = %s" for column in also]])
 
-    def as_update(self, names: Names, columns: Collection[str], **given: Any) -> dict[str, Any]:
+    def as_update(
+        self, names: Names, columns: Collection[str], *, cancelling: Sequence[str] = (), **given: Any
+    ) -> dict[str, Any]:
         """Return what `QuerySet.update()` is to write: an instant or a value for what is GIVEN, seconds for what is LATER or DUE,
         and `seen` where there is an inbox.
 
@@ -141,6 +147,8 @@ class Effect:
                 changes[name] = DatabaseClock(given[column])
             elif becomes is Becomes.TRUE:
                 changes[name] = MachineValue(True)
+            elif becomes is Becomes.LEFT:
+                changes[name] = LeftBehind(name, names.status, cancelling)
             else:
                 value = EMPTY[column] if becomes is Becomes.EMPTY else given[column]
                 changes[name] = value if isinstance(value, DatabaseClock) else MachineValue(value)
@@ -180,10 +188,13 @@ _TAKEN = {
     "attempts": Becomes.RAISED,
 }
 
+#: Before the status: some databases set one column after the other.
+_LEFT = {"cancels": Becomes.LEFT}
+
 #: The row moves to another state.
-ENTER = Effect("enter", {"status": Becomes.GIVEN, **_RECORDED})
+ENTER = Effect("enter", {**_LEFT, "status": Becomes.GIVEN, **_RECORDED})
 #: The same, but for the status, which is left to a `save()`.
-ANNOUNCE = Effect("announce", _RECORDED)
+ANNOUNCE = Effect("announce", {**_LEFT, **_RECORDED})
 #: A worker is done with the row, which stays in its state.
 STAY = Effect(
     "stay",
@@ -200,7 +211,7 @@ STAY = Effect(
 CLAIM = Effect("claim", _TAKEN)
 #: A worker moves the row and keeps it, as a new claim. The token is raised, so that nothing is heard any more of what was
 #: sent under the old one: neither a heartbeat nor the same move once more.
-ENTER_CLAIMED = Effect("enter claimed", {"status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})
+ENTER_CLAIMED = Effect("enter claimed", {**_LEFT, "status": Becomes.GIVEN, **_COUNTED, **_TAKEN, **_FRESH})
 #: It keeps the row.
 BEAT = Effect("beat", {"lease_expires_at": Becomes.LATER})
 #: It gives the row back as it was: due, and with no crash counted.
@@ -211,5 +222,9 @@ UNCLAIM = Effect("unclaim", {**_END_OF_LEASE, "attempts": Becomes.LOWERED})
 RECOVER = Effect("recover", {"error": Becomes.BLAME, "crashes": Becomes.RAISED, **_END_OF_LEASE})
 #: A parked row is due again, with all its tries before it.
 RESUME = Effect("resume", {"next_at": Becomes.NOW, "next_at_pinned": Becomes.EMPTY, **_FRESH})
+#: The children that a row has left behind are seen to.
+CANCELLED = Effect("cancelled", {"cancels": Becomes.EMPTY})
+#: What a row waits for has happened: it is due, and whoever takes it finds out what that comes to.
+WAKE = Effect("wake", {"next_at": Becomes.NOW})
 #: Somebody, and not the policy, says when the row is due.
 RUN_AT = Effect("run at", {"next_at": Becomes.GIVEN, "next_at_pinned": Becomes.TRUE})

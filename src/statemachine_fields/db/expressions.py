@@ -6,6 +6,7 @@ RETURNING and assign what comes back, which is one more write to an attribute wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,3 +104,16 @@ class PendingStatus:
         )
         record_id = self.record_pk.get_db_prep_value(self.record_id, connection)
         return sql, (self.sequence, record_id, self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """`SET status_cancels = (status_cancels OR status IN (...))`: that a row leaves one of some states."""
+
+    column: str
+    status_column: str
+    states: Sequence[str]
+
+    def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
+        column, status = connection.ops.quote_name(self.column), connection.ops.quote_name(self.status_column)
+        return f"({column} OR {status} IN ({', '.join(['%s'] * len(self.states))}))", tuple(self.states)

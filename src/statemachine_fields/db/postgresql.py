@@ -237,12 +237,11 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
         names = table.quoted(connection)
         columns = [connection.ops.quote_name(column) for column, _value in write.updates]
         text = SELECTED.format(**names, changes=effect.as_sql(names, TERMS, also=columns), select=select)
-        start = write.first_id.int & 0x7FFFFFFF  # low enough never to overflow the 32 bits it counts in
         delay = (write.delay,) if table.is_timed else ()
         if table.has_inbox:
             delay = (write.seen, *delay)
         updates = [value for _column, value in write.updates]
-        values = (*params, write.to_status, *delay, *updates, write.sources, write.first_id.hex[:24], start)
+        values = (*params, write.to_status, *delay, *updates, write.sources, write.first_id.hex[:24], write.start)
         with connection.cursor() as cursor:
             cursor.execute(text, (*values, write.to_status, write.metadata, write.sources))
             rows = cursor.fetchall()

@@ -20,8 +20,10 @@ from statemachine_fields.machine.guards import collect_guards
 from statemachine_fields.machine.hooks import hook_into
 from statemachine_fields.machine.judge import Judge
 from statemachine_fields.machine.listeners import is_made_plainly
+from statemachine_fields.machine.parents import machine_bound
 from statemachine_fields.machine.registry import attributes_of, find_machine
 from statemachine_fields.machine.updates import is_expression
+from statemachine_fields.schedule.children import Children
 from statemachine_fields.schedule.columns import features_of, schedule_columns, schedule_indexes
 from statemachine_fields.schedule.handlers import collect_error_handlers, collect_handlers
 from statemachine_fields.schedule.policy import Schedule
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from statemachine_fields.machine.descriptor import StateMachine
     from statemachine_fields.machine.events import StateEvent
     from statemachine_fields.machine.fields import StatusField
+    from statemachine_fields.machine.joins import Join
     from statemachine_fields.machine.live_keys import BoundKey
     from statemachine_fields.machine.plan import Plan
     from statemachine_fields.machine.questions import Questions
@@ -82,6 +85,12 @@ class Binding(ScheduleQuestions[M]):
             add_row_indexes(model, self.names, self.queue_field, self.priority_field)
         for schedule in schedules.values():
             _check_wait(model, schedule)
+        #: The states in which rows wait for children; and what was found out about those, and about whose children its rows are.
+        self.joined_states = {
+            value: each.until for value, each in schedules.items() if isinstance(each.until, Children)
+        }
+        self.joins: dict[str, Join] = {}
+        self.joins_as_child: tuple[Join, ...] | None = None
         #: The attribute that has the key of the row with the machine's columns.
         self.key_name: str = model._meta.pk.attname
         self.judge = Judge(self)
@@ -214,6 +223,7 @@ class Binding(ScheduleQuestions[M]):
             priority=row_column("priority_field", self.priority_field),
             tries=None if self.tries_model is None else self.tries_model._meta.db_table,
             events=self.require_events()._meta.db_table if "inbox" in self.features else "",
+            cancelling=tuple(state for state, until in self.joined_states.items() if until.cancel_to is not None),
         )
 
     def read_record(self, record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -334,7 +344,7 @@ def prepare(model: type[models.Model], field: StatusField) -> None:
     elif not any(is_taken(model, each) for each in columns):
         for column, schedule_column in columns.items():
             model.add_to_class(column, schedule_column)
-        add_indexes(model, schedule_indexes(model, machine.names))
+        add_indexes(model, schedule_indexes(model, machine.names, features))
     meta = model._meta
     meta.apps.lazy_model_operation(lambda model: _bind(machine, model, field), (meta.app_label, meta.model_name))
 
@@ -350,6 +360,7 @@ def _bind(machine: StateMachine, model: type[models.Model], field: StatusField) 
         )
     bound = Binding(machine, model, field)
     setattr(model, field.accessor, BoundAttribute(bound))
+    machine_bound(bound)
     hook_into(model)
     if machine.live_key is not None:
         from statemachine_fields.machine.keyed_save import bind_key

@@ -6,6 +6,7 @@ which is as correct and slower.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.core.exceptions import EmptyResultSet
 from django.db import models, transaction
+from django.db.models import Q
 
 from statemachine_fields.db.batches import LARGEST_KEY_LIST, Batches, Done
 from statemachine_fields.db.dialect import SelectedWrite, dialect_for
 from statemachine_fields.db.effects import ENTER
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.exceptions import DuplicateLiveRow, InvalidStateTransition, RowMissing
+from statemachine_fields.machine import parents
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept
@@ -129,6 +132,8 @@ class BulkTransitioner(Generic[M]):
         write = SelectedWrite(self.to_status, self.sources, uuid7(), self.metadata, updates, self.delay, self.seen)
         done = self.dialect.write_selected(self.connection, self.bound.table, ENTER, write, sql, params)
         self.result.moved += done.moved
+        if parents.waiting and done.moved:
+            self._tell_parents(write.ids(done.moved))
         converters = compiler.get_converters([compiler.select[0][0]])
         self._wake(done.moved)
         *refused, last = compiler.apply_converters([[key] for key, _status in done.refused] + [[done.last]], converters)
@@ -144,14 +149,24 @@ class BulkTransitioner(Generic[M]):
             moving = self.batches.owners.filter(pk__in=list(going))
             if going:
                 columns = self.bound.table.columns
-                changes = ENTER.as_update(names, columns, status=self.to_status, seen=self.seen, next_at=self.delay)
+                cancelling, given = self.bound.table.cancelling, {"seen": self.seen, "next_at": self.delay}
+                changes = ENTER.as_update(names, columns, cancelling=cancelling, status=self.to_status, **given)
                 moving.update(**changes, **{field.name: value for field, value in self._auto_now()})
                 moved = moving.order_by("pk").values_list("pk", names.sequence, names.changed_at)
                 self._record(going, list(moved))
+                if parents.waiting:
+                    which = Q(**{f"{self.bound.key_name}__in": list(going)})
+                    parents.rows_moved(self.bound, self.connection, self.to_status, which)
                 self._wake(len(going))
         self.result.moved += len(going)
         self._refuse((key, status) for key, status in found if key not in going)
         return Done(len(found), found[-1][0] if found else None)
+
+    def _tell_parents(self, ids: tuple[uuid.UUID, uuid.UUID]) -> None:
+        """Look for the parents of rows that were moved in one statement: its records say which those are."""
+        records = all_rows(self.bound.transition_model, self.using).filter(id__range=ids)
+        which = Q(**{f"{self.bound.key_name}__in": records.values("instance_id")})
+        parents.rows_moved(self.bound, self.connection, self.to_status, which)
 
     def _wake(self, moved: int) -> None:
         if moved:  # of rows that wait for events, some may have got one before

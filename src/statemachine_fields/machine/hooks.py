@@ -16,6 +16,7 @@ from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.db.fields import INSERTED
 from statemachine_fields.db.inserts import join_call
 from statemachine_fields.db.rows import all_rows
+from statemachine_fields.machine import parents
 from statemachine_fields.machine.initial_records import newest_records
 from statemachine_fields.schedule.columns import given_time
 from statemachine_fields.schedule.wakeups import seconds_until, wake
@@ -125,6 +126,8 @@ def _hook_save_table(model: type[models.Model]) -> None:
                 if bound.names.sequence in inserted:
                     _record_beginning(self, bound, using, has_key)
                     _wake(self, bound, using)
+                    if parents.waiting and bound.joins_as_child != ():
+                        parents.row_moved(bound, connections[using], getattr(self, bound.names.status), self)
                 elif may_exist:
                     bound.sync_with_row(self, using)
         return updated

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db import connections, models, router
 from django.db.models.base import ModelState
 
+from statemachine_fields.machine import parents
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.listeners import tell_rejection
@@ -77,6 +78,8 @@ def transition(
         )
     if watchers:
         tell_watchers(bound, using, key)
+    if parents.waiting and bound.joins_as_child != ():
+        parents.row_moved(bound, connection, to_status, instance)
     audit: Any = bound.audit_model
     made: Any = audit.__new__(audit)  # what __init__() would do, were it not asked so often
     its_state: Any = ModelState()

@@ -21,6 +21,7 @@ from statemachine_fields.exceptions import (
     RowMissing,
     StateMachineError,
 )
+from statemachine_fields.machine import parents
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7
 from statemachine_fields.machine.initial_records import begin_after_kept, newest_records
@@ -317,6 +318,8 @@ class Transitioner(Generic[M]):
                 watch(pending, bound, row_label(instance), self.using)
         if watchers:
             tell_watchers(bound, self.using, bound.key_of(instance))
+        if parents.waiting and bound.joins_as_child != ():
+            parents.row_moved(bound, self.connection, self.to_status, instance)
         if is_heard(transition_committed, bound.model):  # in the order of the moves, also of those that receivers make
             told = self._told(self.from_status)
             transaction.on_commit(

@@ -97,6 +97,12 @@ CODES = {
         "wrong.",
     ),
     **{code: Code(ERROR, remedy) for code, remedy in REMEDIES.items()},
+    "children-decided": Code(
+        WARNING,
+        "A worker that serves the state looks every 30 s. Start one; or make the row due with run_at().",
+    ),
+    "children-parked": Code(WARNING, "See why with Model.states.parked(), and resume() them or move them on."),
+    "children-left": Code(WARNING, "A worker that serves the row's machine cancels them. Start one."),
     "time-future": Code(
         WARNING,
         "The clock of the database was ahead when the row moved, or the time was changed. Nothing has to be done if the clock "

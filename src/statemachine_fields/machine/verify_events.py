@@ -34,23 +34,23 @@ def event_findings(bound: Binding[Any], using: str, batch_size: int = 2000) -> I
     fits = Q(statemachine_count=inbox, statemachine_first=1, statemachine_last=inbox)
     is_empty = Q(statemachine_count=0, **{names.inbox: 0})
     facts = (names.inbox, "statemachine_count", "statemachine_last")
-    for key, count, found, last in _pages(counted.exclude(fits | is_empty), batch_size, *facts):
+    for key, count, found, last in pages(counted.exclude(fits | is_empty), batch_size, *facts):
         what = f"The row has counted {count} events, and there are {found}, the last of them number {last or 0}."
         yield Finding(machine, key, "event-numbers", what)
     records = all_rows(bound.transition_model, using).filter(
         instance_id=OuterRef("instance_id"), sequence=OuterRef("taken_by")
     )
     unrecorded = all_rows(bound.require_events(), using).filter(~Exists(records), taken_by__isnull=False)
-    for _id, key, number, taken_by in _pages(unrecorded, batch_size, "instance_id", "number", "taken_by"):
+    for _id, key, number, taken_by in pages(unrecorded, batch_size, "instance_id", "number", "taken_by"):
         what = f"Event {number} was taken by move {taken_by}, of which there is no record."
         yield Finding(machine, key, "event-taker-missing", what)
-    for key, status in _pages(rows.filter(is_stranded(bound)), batch_size, names.status):
+    for key, status in pages(rows.filter(is_stranded(bound)), batch_size, names.status):
         yield Finding(
             machine, key, "event-unseen", f"The row sleeps in {status!r} beside an event that it waits for there."
         )
 
 
-def _pages(rows: QuerySet[Any], batch_size: int, *columns: str) -> Iterator[tuple[Any, ...]]:
+def pages(rows: QuerySet[Any], batch_size: int, *columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield the key of each row and some columns of it, page by page."""
     page: list[tuple[Any, ...]] = list(rows.order_by("pk").values_list("pk", *columns)[:batch_size])
     while page:

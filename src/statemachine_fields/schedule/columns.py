@@ -15,7 +15,7 @@ from django.db import models
 from django.db.models.expressions import DatabaseDefault
 
 from statemachine_fields.db.clock import MICROSECOND, ComputedTime, DatabaseClock, read_instant
-from statemachine_fields.db.expressions import MachineValue
+from statemachine_fields.db.expressions import LeftBehind, MachineValue
 from statemachine_fields.db.fields import MachineColumn
 from statemachine_fields.db.inserts import CallTime, InsertTime
 from statemachine_fields.db.rows import row_label
@@ -148,6 +148,12 @@ class InboxField(ScheduleColumn, IntegerField):
     remedy = DELIVERED
 
 
+class CancelsField(ScheduleColumn, BooleanField):
+    """Whether the row has left a state whose unfinished children are to be cancelled, and nobody has seen to it yet."""
+
+    computed = (*ScheduleColumn.computed, LeftBehind)
+
+
 class ErrorField(ScheduleColumn, TextField):
     """What went wrong last. With no `next_at`: why the row is parked."""
 
@@ -197,23 +203,32 @@ def schedule_columns(
     }
     if "inbox" in features:
         columns[names.inbox] = InboxField(**zero)
+    if "cancels" in features:
+        columns[names.cancels] = CancelsField(**false)
     return columns
 
 
-def schedule_indexes(model: type[models.Model], names: Names) -> list[models.Index]:
-    """Return the indexes of a timed machine.
+def schedule_indexes(model: type[models.Model], names: Names, features: Collection[str] = ()) -> list[models.Index]:
+    """Return the indexes of a timed machine with some features.
 
     One has all rows: it finds those that are due, a walk for each state in the order in which they are, and answers what
     people ask about a state. The other finds those that a worker may have died of, however many are due. Extending a
     lease, and taking one, changes no column of either.
     """
-    fields = [names.crashes, names.next_at]
-    twin = models.Index(fields=fields)
-    twin.set_name_with_model(model)  # Django names an index itself only if it has no condition
-    return [
+    indexes = [
         models.Index(fields=[names.status, names.next_at]),
-        models.Index(fields=fields, name=twin.name, condition=models.Q(**{f"{names.crashes}__gt": 0})),
+        _index_where(model, [names.crashes, names.next_at], models.Q(**{f"{names.crashes}__gt": 0})),
     ]
+    if "cancels" in features:
+        indexes.append(_index_where(model, [names.cancels], models.Q(**{names.cancels: True})))
+    return indexes
+
+
+def _index_where(model: type[models.Model], fields: list[str], condition: models.Q) -> models.Index:
+    """Return an index on some rows, named as Django would name it if it had no condition."""
+    twin = models.Index(fields=fields)
+    twin.set_name_with_model(model)
+    return models.Index(fields=fields, name=twin.name, condition=condition)
 
 
 def features_of(machine: StateMachine, model: type[models.Model], accessor: str) -> tuple[str, ...]:

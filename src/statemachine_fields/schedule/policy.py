@@ -190,12 +190,13 @@ class Schedule:
         :param after: what a `Move` said instead of `start_after`.
         """
         start = self.start_after if after is None else after
-        return _earliest(start if self.handler is not None and self.until is None else None, self.horizon)
+        is_due = self.handler is not None if self.until is None else self.until.looks_every is not None
+        return _earliest(start if is_due else None, self.horizon)
 
     @property
     def wait_delay(self) -> float | None:
         """How long a row waits whose handler said "not yet"; None until what it waits for happens once more."""
-        return self.retry_after if self.until is None else None
+        return self.retry_after if self.until is None else self.until.looks_every
 
     @property
     def longest_delay(self) -> float:

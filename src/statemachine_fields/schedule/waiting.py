@@ -24,8 +24,8 @@ class Until(ABC):
 
     #: What it adds to the machine, of `FEATURES` in `db/columns.py`.
     features: ClassVar[tuple[str, ...]] = ()
-    #: How many seconds it takes at most until a worker looks by itself. None: whoever lets it happen makes the row due, in the
-    #: statement that lets it happen, so that nobody has to look.
+    #: How many seconds it takes at most until a worker looks by itself. It looks at once at a row that enters the state. None: whoever
+    #: lets it happen makes the row due, in the statement that lets it happen, so that nobody has to look.
     looks_every: ClassVar[float | None] = None
 
     @property

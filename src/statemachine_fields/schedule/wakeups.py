@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from statemachine_fields import conf
+from statemachine_fields.db.commits import once_after_commit
 from statemachine_fields.db.dialect import dialect_for
 
 if TYPE_CHECKING:
@@ -94,21 +95,11 @@ def wake(
     schedule = bound.schedules.get(state)
     if schedule is None or not schedule.runs:
         return
-    gates = gates_before(bound, state, queue)
-    if not connection.in_atomic_block:
-        if connection.autocommit:  # else nobody knows when it is committed
-            knock(connection, gates)
-        return
-    if connection.atomic_blocks and connection.atomic_blocks[0]._from_testcase:
-        return  # nothing is ever committed, and tests count what waits for it
-    kept: tuple[int, Message] | None = vars(connection).get(SLOT)
-    callbacks = connection.run_on_commit
-    if kept is not None and len(callbacks) > kept[0] and callbacks[kept[0]][1] is kept[1]:  # no rollback took it along
-        kept[1].gates |= gates
-        return
-    message = Message(connection, gates)
-    vars(connection)[SLOT] = (len(callbacks), message)
-    connection.on_commit(message, robust=True)
+    message = once_after_commit(connection, SLOT, Message)
+    if message is not None:
+        message.gates |= gates_before(bound, state, queue)
+        if not connection.in_atomic_block:
+            message()
 
 
 def wake_after_entry(
@@ -155,9 +146,9 @@ class Message:
 
     __qualname__ = "wake"  # Django names it so, should it ever raise
 
-    def __init__(self, connection: Any, gates: set[int]) -> None:
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self.gates = gates
+        self.gates: set[int] = set()
 
     def __call__(self) -> None:
         knock(self.connection, self.gates)

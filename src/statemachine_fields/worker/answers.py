@@ -1,10 +1,12 @@
-"""What a handler may answer. Pure Python."""
+"""What a handler may answer."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from django.db import models
 
 from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
 
@@ -30,6 +32,37 @@ class Move:
             raise TypeError(f"Move needs the name of a state, got {self.state!r}.")
         object.__setattr__(self, "state", plain(self.state))
         seconds_of(self.after, "after")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Spawn(Move):
+    """Move the row and make children of it, all or nothing: neither is there without the other.
+
+    The children are new instances of models that have a state machine, in the database of the row. They are made in the transaction
+    of the move, in few statements however many there are; those with a `save()` or receivers of their own are saved one by one.
+    """
+
+    children: tuple[models.Model, ...] = ()
+
+    def __init__(
+        self,
+        state: str,
+        children: Iterable[models.Model],
+        *,
+        update: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        after: Seconds | None = None,
+    ) -> None:
+        Move.__init__(self, state, update, metadata, after)
+        if isinstance(children, models.Model) or not isinstance(children, Iterable):
+            raise TypeError(f"Spawn needs a list of the children to make, got {children!r}.")
+        made = tuple(children)
+        for child in made:
+            if not isinstance(child, models.Model):
+                raise TypeError(f"Spawn makes instances of models, got {child!r}.")
+        if len({id(child) for child in made}) < len(made):
+            raise ValueError("Spawn was given the same instance twice, and each is a row of its own.")
+        object.__setattr__(self, "children", made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,16 @@ class Awaited(ABC):
     def version(self) -> Hashable:
         """What changes whenever more has happened."""
 
+    @property
+    def goes_by_itself(self) -> bool:
+        """Whether it moves the row, once it has happened, though there is a handler."""
+        return False
+
+    @property
+    def parks(self) -> str:
+        """Why the row can only be parked, where there is no handler; empty if `move()` says where it goes."""
+        return ""
+
     @abstractmethod
     def move(self) -> Move:
         """Return where the row goes by itself. Asked where there is no handler, once it has happened."""
@@ -54,3 +64,9 @@ class WaitKind(ABC):
     @abstractmethod
     def find(self, lane: Lane, leases: Sequence[Lease]) -> None:
         """Give each lease what is `awaited`, with a constant number of statements. They are claimed and not yet run."""
+
+    def look(self, lane: Lane) -> None:  # noqa: B027 - most need not
+        """Make rows of a lane due that sleep though it has happened, where nobody else may have done so."""
+
+    def slept(self, lane: Lane, leases: Sequence[Lease]) -> None:  # noqa: B027 - most need not
+        """Hear of rows that sleep on, because nothing had happened when they were claimed. By now it may have."""

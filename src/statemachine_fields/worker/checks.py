@@ -27,6 +27,10 @@ def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     yield from retry_after_not_given(bound)
     yield from options_without_a_handler(bound)
     yield from no_worker_for_the_database(bound)
+    if bound.joined_states:
+        from statemachine_fields.worker.children_checks import check_children
+
+        yield from check_children(bound)
 
 
 def row_fields_in_vain(bound: Binding[Any]) -> Iterator[checks.Error]:

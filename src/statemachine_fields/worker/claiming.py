@@ -82,6 +82,8 @@ class ClaimLoop:
         #: and have none, before waiting for some.
         self.listened: set[str] = set()
         self.on_rest: Callable[[list[Lane]], None] = lambda lanes: None
+        #: Says whether nothing is under way that may make rows due besides what is written.
+        self.is_settled: Callable[[], bool] = lambda: True
         self._reconnects = {lane.using: Reconnect("claimer", lane.using, digest) for lane in lanes}
         self._troubles = {lane: Backoff(most=options.lease_seconds, first=0.1) for lane in lanes}
         #: Lanes with a claim whose answer was lost, and until when the server may still be at it.
@@ -102,7 +104,9 @@ class ClaimLoop:
         while not self.stopping.is_set() and not self.is_drained.is_set():
             self.inflight.wake.clear()
             turn += 1
-            was_done = self.inflight.is_empty()  # before we look: what is written meanwhile may be due again
+            was_done = (
+                self.is_settled() and self.inflight.is_empty()
+            )  # before we look: what is written meanwhile may be due again
             start = turn % len(self.lanes)
             lanes = [lane for lane in (*self.lanes[start:], *self.lanes[:start]) if self._has_turn(lane)]
             got = sum(self._claim_lane(lane) for lane in lanes)

@@ -85,12 +85,15 @@ class OwnConnections:
 
     def __init__(self, lease_seconds: float) -> None:
         self.limits = Limits.of_lease(lease_seconds)
+        #: What each of them knows, by name.
+        self.marks: dict[str, Any] = {}
         self._open: dict[tuple[int, str], Any] = {}
 
     def use(self, aliases: Iterable[str], role: str) -> None:
         """Give the calling thread connections of its own, which are opened when they are used."""
         for alias in aliases:
             connection = own_connection(alias, role, self.limits)
+            vars(connection).update(self.marks)
             connections[alias] = connection
             self._open[threading.get_ident(), alias] = connection
 

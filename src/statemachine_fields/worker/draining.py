@@ -107,6 +107,8 @@ class Drain:
             self._make_due(lane)
         if lane.levels is not None:  # what a handler did a moment ago counts
             lane.levels.learn(lane.connection)
+        for wait in dict.fromkeys(lane.waits.values()):
+            wait.look(lane)
         leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
         again = [lease for lease in leases if self._was_asked(lease)]
         self.committer.commit(Released(lease) for lease in again)
@@ -238,6 +240,9 @@ class DrainUntil(Drain):
             self._run_as_of(*found)
 
     def _next(self, besides: Lease | None = None) -> tuple[Timeline, NextTry] | None:
+        for lane in self.lanes:
+            for wait in dict.fromkeys(lane.waits.values()):
+                wait.look(lane)
         tries = [(timeline, timeline.next_try(until, besides)) for timeline, until in self.timelines.items()]
         found = [(timeline, each) for timeline, each in tries if each is not None]
         return min(found, key=lambda each: each[1].at, default=None)

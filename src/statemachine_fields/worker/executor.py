@@ -18,7 +18,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.machine.context import read_metadata
 from statemachine_fields.schedule.policy import plain, seconds_of
-from statemachine_fields.worker.answers import Move, Park, Retry, TryAgainLater
+from statemachine_fields.worker.answers import Move, Park, Retry, Spawn, TryAgainLater
+from statemachine_fields.worker.awaited import Awaited
 from statemachine_fields.worker.connections import Trouble, diagnose
 from statemachine_fields.worker.errors import described, in_words, shortened
 from statemachine_fields.worker.handler_context import HandlerContext
@@ -34,6 +35,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.spawning import Spawned, refuse_wrong_children
 from statemachine_fields.worker.updates import group_of
 
 #: How long to wait with a row whose handler found a database away.
@@ -78,12 +80,20 @@ class HandlerExecutor:
         if schedule.delete_after is not None and (self.fires_deletions or schedule.is_to_be_deleted(lease.age)):
             return Deleted(lease)
         if lease.awaited is not None and lease.awaited.has_happened:
-            return None if schedule.handler is not None else self._move(lease, lease.awaited.move())
+            return self._happened(lease, lease.awaited)
         if schedule.handler is not None and lease.awaited is None:
             return None
         if self._is_timed_out(lease):
             return self._time_out(lease)
         return Waited(lease, failures=lease.failures)
+
+    def _happened(self, lease: Lease, awaited: Awaited) -> RowOutcome | None:
+        """Return what becomes of a row now that it has what it waited for; None if its handler is to be run."""
+        if lease.schedule.handler is not None and not awaited.goes_by_itself:
+            return None
+        if why := awaited.parks:
+            return self._park(lease, why, None)
+        return self._move(lease, awaited.move())
 
     def begin(self, lease: Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Start the time of a try, and return its handler and what to call it with."""
@@ -177,7 +187,7 @@ class HandlerExecutor:
         if isinstance(answer, Park):
             return self._park_as_asked(lease, answer)
         raise TypeError(
-            f"The handler returned {answer!r}. It must return a state, None for not yet, a Move, a Retry or a Park."
+            f"The handler returned {answer!r}. It must return a state, None for not yet, a Move, a Spawn, a Retry or a Park."
         )
 
     def judge_error(self, lease: Lease, error: BaseException) -> RowOutcome:
@@ -329,16 +339,19 @@ class HandlerExecutor:
                 delay = 0.0
         elif move.take:
             raise ValueError(f"Move(take=...) names events, and {lease.status!r} waits for none. Leave take out.")
-        return Transitioned(
-            lease,
-            to_status=to_status,
-            delay=delay,
-            take=taken,
-            update=move.update,
-            group=group_of(lease.lane, move.update) if move.update else None,
-            metadata=move.metadata,
-            written_metadata=read_metadata(move.metadata),
-        )
+        said: dict[str, Any] = {
+            "to_status": to_status,
+            "delay": delay,
+            "take": taken,
+            "update": move.update,
+            "group": group_of(lease.lane, move.update) if move.update else None,
+            "metadata": move.metadata,
+            "written_metadata": read_metadata(move.metadata),
+        }
+        if isinstance(move, Spawn):
+            refuse_wrong_children(lease, move.children)
+            return Spawned(lease, children=move.children, **said)
+        return Transitioned(lease, **said)
 
     def _retry(self, lease: Lease, retry: Retry) -> RowOutcome:
         group = group_of(lease.lane, retry.update) if retry.update else None

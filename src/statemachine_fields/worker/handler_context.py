@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from statemachine_fields.worker.inbox import Inbox
 from statemachine_fields.worker.lease import Lease
+from statemachine_fields.worker.waits import children_of
 
 if TYPE_CHECKING:
     from statemachine_fields.machine.events import StateEvent
+    from statemachine_fields.schedule.children import ChildCounts
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,11 @@ class HandlerContext:
         """The events that the state waits for and no move has taken, in order: never none, where it waits for some."""
         awaited = self.lease.awaited
         return awaited.events if isinstance(awaited, Inbox) else ()
+
+    @property
+    def children(self) -> ChildCounts:
+        """How many children the row has in each state, if it waits for them: as of when it was claimed."""
+        return children_of(self.lease)
 
     @property
     def stopping(self) -> bool:

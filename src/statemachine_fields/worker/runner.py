@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from django.db import router
 
+from statemachine_fields.machine.joins import LOOKER
 from statemachine_fields.schedule.columns import OWNER_LENGTH
 from statemachine_fields.worker.ahead import RunAhead
 from statemachine_fields.worker.claim import Claimer
@@ -30,9 +31,10 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.heartbeat import Heartbeat
 from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.lease import Lane
+from statemachine_fields.worker.looking import Looker
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.outcomes import Events, RowOutcome
 from statemachine_fields.worker.running import RunLoop
 from statemachine_fields.worker.statistics import StatisticsWriter
 from statemachine_fields.worker.wires import Wires
@@ -88,6 +90,14 @@ class Runner:
         self.heartbeats = [
             Heartbeat(alias, self.inflight, self.own, options.lease_seconds, digest) for alias in self.aliases
         ]
+        self.looker: Looker | None = None
+        if Looker.is_needed(lanes):
+            self.looker = Looker(lanes, self.own, digest, poll_seconds=options.poll_seconds, at_once=options.once)
+            self.looker.on_woken = self.claiming.look_again
+            self.own.marks[LOOKER] = self.looker.add
+            self.claiming.is_settled = lambda: self._has_looked
+            for loop in self.commits.loops.values():
+                loop.on_written = self._written
         quick = [self.commits.loops[role].outbox for role in ("committer", ADVANCERS[0]) if role in self.commits.loops]
         self.inflight.buffer.on_idle = [*(outbox.flush for outbox in quick), self.claiming.on_idle]
         self.inflight.buffer.on_low = self.claiming.on_low
@@ -110,6 +120,16 @@ class Runner:
         """Whether nothing is due, and the process is to stop then."""
         return self.claiming.is_drained.is_set()
 
+    def _written(self, outcomes: list[RowOutcome]) -> None:
+        if self.looker is not None and any("cancels" in each.lease.lane.bound.features for each in outcomes):
+            self.looker.left()
+        self.claiming.on_written(outcomes)
+
+    @property
+    def _has_looked(self) -> bool:
+        """Whether no row of which it knows waits for a look to become due."""
+        return self.looker is None or self.looker.is_settled
+
     def start(self) -> None:
         if any(lane.is_async for lane in self.lanes):
             self._start("loop", self.loop.run)
@@ -120,6 +140,8 @@ class Runner:
             self._start(loop.role, loop.run)
         for heartbeat in self.heartbeats:
             self._start("heartbeat", heartbeat.run)
+        if self.looker is not None:
+            self._start("looker", self.looker.run)
         self._start("claimer", self._claim)
 
     def _start(self, role: str, target: Callable[[], None]) -> None:
@@ -183,9 +205,13 @@ class Runner:
         self.commits.hurry()
         begun = hurried_at if hurried_at is not None else time.monotonic()
         until = max(begun + self.options.stop_seconds, time.monotonic() + LAST_WRITES)
-        while (self.inflight.held or not self.claiming.ended.is_set()) and time.monotonic() < until:
+        while not (self._is_done and self._has_looked) and time.monotonic() < until:
             meanwhile()
             time.sleep(0.01)
+
+    @property
+    def _is_done(self) -> bool:
+        return not self.inflight.held and self.claiming.ended.is_set()
 
     def left_behind(self) -> str:
         """Say which leases could not be given back; nothing if there are none."""

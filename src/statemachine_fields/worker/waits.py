@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError
 
 from statemachine_fields.db.dialect import is_connection_error
+from statemachine_fields.schedule.children import ChildCounts, Children
 from statemachine_fields.schedule.waiting import Event, Until
 from statemachine_fields.worker.awaited import Awaited, WaitKind
 from statemachine_fields.worker.inbox import EventKind
@@ -29,6 +30,10 @@ WAITS: dict[type[Until], WaitKind] = {Event: EventKind()}
 
 def waits_of(schedules: Mapping[str, Schedule]) -> dict[str, WaitKind]:
     """Return how it is found out what has happened, for those of some states that wait for something."""
+    if any(isinstance(schedule.until, Children) for schedule in schedules.values()):
+        from statemachine_fields.worker.joining import ChildrenKind
+
+        WAITS.setdefault(Children, ChildrenKind())
     awaited = {state: schedule.until for state, schedule in schedules.items() if schedule.until is not None}
     return {state: WAITS[type(until)] for state, until in awaited.items()}
 
@@ -52,6 +57,26 @@ def find_out(lane: Lane, leases: Sequence[Lease]) -> None:
                 raise
             for lease in part:
                 lease.awaited = Unknown(error)
+
+
+def tell_waits(lane: Lane, leases: Sequence[Lease]) -> None:
+    """Tell those who find out what has happened of rows that sleep on."""
+    for state, wait in lane.waits.items():
+        if part := [lease for lease in leases if lease.status == state]:
+            wait.slept(lane, part)
+
+
+def children_of(lease: Lease) -> ChildCounts:
+    """Return how many children a leased row has in each state.
+
+    :raises AttributeError: its state does not wait for children.
+    """
+    counts: ChildCounts | None = getattr(lease.awaited, "counts", None)
+    if counts is None:
+        raise AttributeError(
+            f"ctx.children is there in states with until=Children(...), and {lease.status!r} is none of them."
+        )
+    return counts
 
 
 class Unknown(Awaited):

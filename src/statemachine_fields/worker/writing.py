@@ -12,12 +12,14 @@ from statemachine_fields.db.dialect import is_timeout
 from statemachine_fields.db.riders import Taking
 from statemachine_fields.db.tries import keep_try
 from statemachine_fields.exceptions import ConcurrentTransition, DuplicateLiveRow, LeaseLost, RowMissing
+from statemachine_fields.machine import parents
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7, uuid7_many
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import Updates, auto_now_fields
 from statemachine_fields.schedule.wakeups import wake
 from statemachine_fields.worker.attempts import is_failed_try, signed, tries_of
+from statemachine_fields.worker.waits import tell_waits
 
 if TYPE_CHECKING:
     from statemachine_fields.db.prepared import Written
@@ -53,7 +55,17 @@ class NotWritten(Exception):
 def enter(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement, where nobody could tell the difference."""
     rows, others = entries(lane, outcomes)
-    return _noted(outcomes, lane.enter(rows, others))
+    return _entered(lane, outcomes, lane.enter(rows, others))
+
+
+def _entered(lane: Lane, outcomes: Sequence[Transitioned], written: Written) -> Written:
+    """Note what has come of moves, and tell who looks after parents which children have ended."""
+    if parents.waiting and lane.bound.joins_as_child != ():
+        moves = [
+            (each.lease.instance, each.lease.key, each.to_status) for each in outcomes if each.lease.key in written
+        ]
+        parents.instances_moved(lane.bound, lane.connection, moves)
+    return _noted(outcomes, written)
 
 
 def entries(lane: Lane, outcomes: Sequence[Transitioned]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
@@ -106,7 +118,7 @@ def enter_tried(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
     """Move rows in one statement whose tries have failed, and keep those."""
     rows, others = entries(lane, outcomes)
     errors = [outcome.error for outcome in outcomes]
-    return _noted(outcomes, lane.enter({**rows, "error": errors, **tries_of(outcomes)}, others))
+    return _entered(lane, outcomes, lane.enter({**rows, "error": errors, **tries_of(outcomes)}, others))
 
 
 def enter_each(lane: Lane, outcomes: Sequence[Transitioned]) -> set[Any]:
@@ -182,7 +194,11 @@ def _stay(lane: Lane, outcomes: Sequence[Stayed], *others: Any) -> set[Any]:
         rows |= tries_of(outcomes)
     if "inbox" in lane.bound.features:
         rows["seen"] = [outcome.seen for outcome in outcomes]
-    return _noted(outcomes, lane.stay(rows, *others))
+    stayed = _noted(outcomes, lane.stay(rows, *others))
+    if lane.waits:
+        asleep = [each.lease for each in outcomes if each.delay is None and not each.error]
+        tell_waits(lane, [lease for lease in asleep if lease.key in stayed])
+    return stayed
 
 
 def _noted(outcomes: Sequence[RowOutcome], written: Written) -> Written:

@@ -5,6 +5,7 @@ from lab.models.around import Document, Memo
 from lab.models.hardship import Stint
 from lab.models.harm import AsyncStunt, AtomicStunt, HeardStunt, Locker, SavedStunt, Stunt
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
+from lab.models.joins import Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
 from lab.models.keyed import (
     BulkOrder,
     Carriage,
@@ -104,6 +105,7 @@ __all__ = [
     "ByWorker",
     "Call",
     "Car",
+    "Caravan",
     "Carriage",
     "Chore",
     "Consignment",
@@ -113,6 +115,7 @@ __all__ = [
     "Deal",
     "Defaulting",
     "Deposit",
+    "Depot",
     "Derived",
     "Device",
     "Dispatch",
@@ -123,6 +126,7 @@ __all__ = [
     "EffortProxy",
     "Entry",
     "Errand",
+    "Expedition",
     "Express",
     "Folder",
     "Footprint",
@@ -138,6 +142,7 @@ __all__ = [
     "Kit",
     "Lamp",
     "Lazy",
+    "Leg",
     "Letter",
     "Loan",
     "Locker",
@@ -149,6 +154,7 @@ __all__ = [
     "Memo",
     "Noted",
     "Order",
+    "Pallet",
     "Paper",
     "Parcel",
     "Payment",
@@ -177,6 +183,7 @@ __all__ = [
     "Sensor",
     "Shard",
     "Shipment",
+    "Sled",
     "Sleeper",
     "Sorted",
     "Stamped",
@@ -190,6 +197,7 @@ __all__ = [
     "Tour",
     "Transfer",
     "Twice",
+    "Twig",
     "Unindexed",
     "Urgent",
     "Vase",

@@ -10,12 +10,23 @@ from typing import Any
 
 from django.db.models import Count, Q, Sum
 
-from lab.models import Deposit, Entry, Footprint, Guest, Luggage, Paper, Receipt
+from lab.models import Deposit, Entry, Expedition, Footprint, Guest, Leg, Luggage, Paper, Receipt
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.machine.verify_events import event_findings
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.campaign.crew import SETTINGS
-from tests.faults.campaign.rows import CANCELLED, DONE, FAILED, HOPELESS, MODELS, RISKY, SCRIPTED, TERMINAL, WAITING
+from tests.faults.campaign.rows import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    HOPELESS,
+    MODELS,
+    RISKY,
+    SCRIPTED,
+    TERMINAL,
+    WAITING,
+    expeditions_under_way,
+)
 
 EXAMPLES = 3
 
@@ -42,7 +53,8 @@ def labelled(model: Any, key: Any) -> str:
 
 def made_by_workers(model: Any) -> Any:
     """Return the records of moves that handlers or workers made."""
-    return model.states.transition_model.objects.order_by().filter(Q(metadata__by__isnull=True) | ITSELF)
+    records = model.states.transition_model.objects.order_by().filter(metadata__cancelled_by__isnull=True)
+    return records.filter(Q(metadata__by__isnull=True) | ITSELF)
 
 
 def check_histories() -> Iterator[Broken]:
@@ -166,6 +178,27 @@ def _ends(code: str, model: Any, rows: Any) -> Iterator[Broken]:
         key = row.pop("pk")
         row["status_error"] = row["status_error"][:300]
         yield Broken(code, f"{labelled(model, key)} (one of {number}): {row}", labelled(model, key))
+
+
+def check_families() -> Iterator[Broken]:
+    """I7: no parent is stranded, each has the children that it made once, and has gone where they say, once."""
+    legs: dict[Any, Counter[str]] = {}
+    for expedition, status in Leg.objects.values_list("expedition", "status"):
+        legs.setdefault(expedition, Counter())[status] += 1
+    for row in expeditions_under_way()[:EXAMPLES]:
+        text = f"{labelled(Expedition, row.pk)} is in {row.status} beside {dict(legs.get(row.pk, {}))}, {row.status_next_at}"
+        yield Broken("I7 stranded", text, labelled(Expedition, row.pk))
+    for row in Expedition.objects.exclude(status="PLANNED"):
+        its = legs.get(row.pk, Counter())
+        if its.total() != len(row.plan["legs"]):
+            text = f"{labelled(Expedition, row.pk)} wanted {len(row.plan['legs'])} legs and has {its.total()}"
+            yield Broken("I7 children", text, labelled(Expedition, row.pk))
+        elif row.status in ("HOME", "FAILED") and (row.status == "HOME") == bool(its["LOST"]):
+            text = f"{labelled(Expedition, row.pk)} is {row.status} beside {dict(its)}"
+            yield Broken("I7 decision", text, labelled(Expedition, row.pk))
+    ends = Expedition.states.transition_model.objects.filter(from_status="WALKING").order_by()
+    for each in ends.values("instance_id").annotate(number=Count("pk")).filter(number__gt=1)[:EXAMPLES]:
+        yield Broken("I7 once", f"{each}")
 
 
 def given_up() -> int:

@@ -18,6 +18,8 @@ from tests.faults.harness import Worker, eventually
 from tests.faults.injections import injected
 
 LEASE = 2.0
+#: How often all rows that wait for others are looked at, at the latest.
+FLOOR_SECONDS = 2.0
 SETTINGS = {"LEASE_SECONDS": LEASE, "POLL_SECONDS": 0.1, "STOP_SECONDS": 5.0, "MAX_CRASHES": 6}
 
 #: How long a worker may take to stop: its own patience, the end of its processes, and a busy machine.
@@ -79,6 +81,7 @@ class Crew:
             str(self.run_for),
             labels=LABELS,
             settings=SETTINGS,
+            constants={"looking.FLOOR_SECONDS": FLOOR_SECONDS},
             environment=injected(**slot.injections),
         )
         self.workers.append(slot.worker)

@@ -13,9 +13,11 @@ from lab.models import (
     AtomicPetition,
     Deposit,
     Errand,
+    Expedition,
     Folder,
     Guest,
     Keg,
+    Leg,
     Luggage,
     Paper,
     Petition,
@@ -30,7 +32,9 @@ from tests.faults.campaign.timeline import Timeline
 SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg)
 #: Those that wait for events, go in a circle and never end.
 WAITING: tuple[Any, ...] = (Petition, AtomicPetition, SwiftPetition)
-MODELS: tuple[Any, ...] = (*SCRIPTED, Guest, *WAITING)
+#: A row that makes others and waits for them, and those.
+FAMILY: tuple[Any, ...] = (Expedition, Leg)
+MODELS: tuple[Any, ...] = (*SCRIPTED, Guest, *WAITING, *FAMILY)
 LABELS = [model._meta.label for model in MODELS]
 
 #: What handlers do that is no harm, and how often.
@@ -100,7 +104,14 @@ class Feeder:
                     model.objects.bulk_create(made)
                 if model is Guest:
                     Luggage.objects.bulk_create([Luggage(guest=guest) for guest in made])
-        self.timeline.count("rows", number)
+        families = [Expedition(plan=self._plan()) for _ in range(max(number // 20, 1))]
+        Expedition.objects.bulk_create(families)
+        self.timeline.count("rows", number + len(families))
+
+    def _plan(self) -> dict[str, Any]:
+        """Return how a row makes children: most of them arrive."""
+        outcomes = self.chance.choices(["ARRIVED", "LOST"], [30, 1], k=self.chance.randint(0, 5))
+        return {"to": "WALKING", "legs": [{"outcome": outcome} for outcome in outcomes]}
 
     def send(self) -> None:
         """Deliver events to rows that wait for some, or will, each in one of the ways that there are."""
@@ -158,6 +169,17 @@ def unfinished() -> dict[str, int]:
         is_due = Q(status_next_at__lte=StatementClock()) | ~Q(status_lease_owner="")
         if number := model.objects.filter(is_due).count():
             found[model.__name__] = number
+    for status in expeditions_under_way().values_list("status", flat=True):
+        found[f"Expedition {status}"] = found.get(f"Expedition {status}", 0) + 1
     if guests := Guest.objects.count():
         found["Guest"] = guests
     return found
+
+
+def expeditions_under_way() -> Any:
+    """Return the rows that make children, or wait for them, and neither are parked nor wait for one that is; and those that have left
+    children which are yet to be cancelled."""
+    gave_up = Q(status_next_at=None, status_lease_expires_at=None) & ~Q(status_error="")
+    parked = Leg.objects.filter(gave_up).exclude(expedition=None).values("expedition")
+    rows = Expedition.objects.exclude(gave_up).exclude(pk__in=parked)
+    return rows.filter(~Q(status__in=["HOME", "FAILED"]) | Q(status_cancels=True))

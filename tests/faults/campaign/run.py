@@ -266,6 +266,7 @@ class Campaign:
         found += checks.check_histories()
         found += checks.check_events()
         found += checks.check_calls()
+        found += checks.check_families()
         found += checks.check_effects()
         # A worker that is frozen, silent or away for longer than its lease is taken for dead.
         found += checks.check_ends(may_be_given_up=bool(deaths or kinds & SEEM_DEAD))

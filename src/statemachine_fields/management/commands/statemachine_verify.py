@@ -12,6 +12,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from statemachine_fields.machine.verify import ERROR, WARNING, Finding, Verifier
 from statemachine_fields.machine.verify_events import event_findings
+from statemachine_fields.machine.verify_joins import join_findings
 from statemachine_fields.management.arguments import add_batches, add_database, add_labels, at_least, find_in
 from statemachine_fields.management.progress import Progress, counted
 
@@ -44,7 +45,8 @@ class Command(BaseCommand):
             verifier = Verifier(machine, using=database, batch_size=options["batch_size"], on_page=progress.show)
             with progress.of(verifier):
                 events = event_findings(machine, database, options["batch_size"])
-                for finding in chain(verifier.findings(), events):
+                joins = join_findings(machine, database, options["batch_size"])
+                for finding in chain(verifier.findings(), events, joins):
                     report.add(finding, progress)
             report.conclude(verifier)
         report.close()
