@@ -33,8 +33,9 @@ from statemachine_fields.worker.lease import Lane
 
 T = TypeVar("T")
 
-#: How long more children may come together before the next look, in seconds, and in times of what the last look took.
-LINGER, SHARE = 0.005, 2.0
+#: How long more children may come together before the next look, in seconds: twice as long after each that woke nobody, up to this. When
+#: the process has nothing more in hand there is nothing to wait for.
+LINGER, LONGEST_LINGER = 0.005, 0.05
 #: How long a parent is left alone that somebody has locked: twice as long each time.
 LOCKED_SECONDS = 0.05
 #: Seconds between two looks at what there is to do.
@@ -68,6 +69,10 @@ class Looker:
         self._reconnects = {alias: Reconnect("looker", alias, digest) for alias in self.aliases}
         self._lock = threading.Lock()
         self._any = threading.Event()
+        #: Set when no more children will come together soon.
+        self._at_once = threading.Event()
+        #: How many looks in a row woke nobody.
+        self._in_vain = 0
         self._todo: dict[tuple[str, Join], tuple[set[Any], list[Q]]] = {}
         #: Parents that were ready and locked: when to look again, and after how long then.
         self._again: list[tuple[float, float, str, Join, set[Any]]] = []
@@ -99,12 +104,17 @@ class Looker:
 
     def run(self) -> None:
         self.own.use(self.aliases, "looker")
+        looked_at = 0.0
         while not self.ended.is_set():
             self._any.wait(self._timeout())
             self._any.clear()
-            began = time.monotonic()
+            if time.monotonic() > looked_at + TICK:
+                self._in_vain = 0
+            self._at_once.clear()
             if self._look():
-                self.ended.wait(max(LINGER, SHARE * (time.monotonic() - began)))
+                self._at_once.wait(min(LINGER * 2**self._in_vain, LONGEST_LINGER))
+                self._in_vain = min(self._in_vain + 1, 10)
+                looked_at = time.monotonic()
 
     def _timeout(self) -> float:
         now = time.monotonic()
@@ -136,6 +146,10 @@ class Looker:
             self._is_busy = False
         return bool(todo or again)
 
+    def hurry(self) -> None:
+        """Look now for what there is: the process has no more rows in hand."""
+        self._at_once.set()
+
     def left(self) -> None:
         """Hear that parents may have left children behind."""
         self._cancel_at = 0.0
@@ -157,6 +171,7 @@ class Looker:
             return
         self._keep(using, join, set(looked.missed), wait)
         if looked.woken:
+            self._in_vain = 0
             for lane, served in self.served:
                 if served is join and lane.using == using:
                     self.on_woken(lane)

@@ -121,8 +121,11 @@ class Runner:
         return self.claiming.is_drained.is_set()
 
     def _written(self, outcomes: list[RowOutcome]) -> None:
-        if self.looker is not None and any("cancels" in each.lease.lane.bound.features for each in outcomes):
-            self.looker.left()
+        if self.looker is not None:
+            if any("cancels" in each.lease.lane.bound.features for each in outcomes):
+                self.looker.left()
+            if not self.inflight.held:
+                self.looker.hurry()
         self.claiming.on_written(outcomes)
 
     @property
