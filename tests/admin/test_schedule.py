@@ -13,7 +13,8 @@ from statemachine_fields.admin.display import day
 from statemachine_fields.testing import drain
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
-from statemachine_fields.worker.outcomes import Events, Transitioned
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Transitioned
 from tests.admin.browsing import act, look, messages_of, page, text_of, words_of
 from tests.worker.rows import claim_one, columns_of, in_seconds, lane_of, not_mariadb, set_clock
 

@@ -535,8 +535,8 @@ MUTATIONS = [
     Mutation(
         "the claimer is woken for rows that go on",
         "worker/outcomes.py",
-        "return self.delay if self.following is None else None",
-        "return self.delay",
+        "self.delay if self.following is None else None",
+        "self.delay",
         (RUN_AHEAD,),
     ),
     uncompared("ENTER without the token", "enter", "lease_token", (LEASES, RACES)),
@@ -744,15 +744,15 @@ MUTATIONS = [
     Mutation(
         "an answer names all rows",
         "db/prepared.py",
-        "return {keys[place - 1] for (place,) in rows}",
-        "return set(keys) if rows else set()",
+        "return Written([keys[place - 1] for (place,) in rows])",
+        "return Written(keys if rows else ())",
         (LEASES,),
     ),
     Mutation(
         "an answer names the row before",
         "db/prepared.py",
-        "return {keys[place - 1] for (place,) in rows}",
-        "return {keys[place - 2] for (place,) in rows}",
+        "return Written([keys[place - 1] for (place,) in rows])",
+        "return Written([keys[place - 2] for (place,) in rows])",
         (LEASES,),
     ),
     Mutation(
@@ -1117,7 +1117,7 @@ MUTATIONS = [
     ),
     Mutation(
         "cuts are forgiven for ever",
-        "worker/executor.py",
+        "worker/verdicts.py",
         "return cuts <= MOST_CUTS",
         "return True",
         (f"{EXECUTOR}::TestCuts",),
@@ -1469,7 +1469,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a policy's move takes what no handler was handed",
-        "worker/executor.py",
+        "worker/verdicts.py",
         "metadata=metadata, take=()",
         "metadata=metadata",
         (INBOX,),

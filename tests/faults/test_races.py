@@ -16,7 +16,7 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import lanes_of
-from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.outcome_events import Events
 from tests.faults.harness import check_invariants, create_chores
 
 ROUNDS = 20

@@ -19,7 +19,8 @@ from django.utils import timezone
 
 from lab.models import Car, Hooked, Invoice, Kept, Logged, Parcel, Project, Protected, Reasoned, Stamped, Vehicle
 from shop.models import Order
-from statemachine_fields.machine.verify import CODES, ERROR, Verifier
+from statemachine_fields.machine.findings import CODES, ERROR
+from statemachine_fields.machine.verify import Verifier
 from tests.docs.pages import DOCS
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from lab.models import Chore, Lot, Payment, Ping
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import Buffer, InFlight
-from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.outcome_events import Events
 from tests.worker.rows import lane_of
 
 

@@ -16,7 +16,7 @@ from statemachine_fields.testing import assert_history, assert_state, drain
 from statemachine_fields.worker import Spawn
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
-from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.outcome_events import Events
 from tests.machine.test_joins import expedition, is_woken
 from tests.worker.rows import claim, claim_one, lane_of, not_mariadb
 from tests.worker.test_statemachine_worker import run, statuses

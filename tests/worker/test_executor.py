@@ -20,7 +20,7 @@ from statemachine_fields.worker import HandlerContext, Move, Retry, TryAgainLate
 from statemachine_fields.worker.awaited import Awaited
 from statemachine_fields.worker.connections import Trouble
 from statemachine_fields.worker.errors import LONGEST_ERROR, described, shortened
-from statemachine_fields.worker.executor import AWAY_SECONDS, MOST_CONFLICTS, MOST_CUTS, HandlerExecutor
+from statemachine_fields.worker.executor import MOST_CONFLICTS, HandlerExecutor
 from statemachine_fields.worker.lease import Lease, now
 from statemachine_fields.worker.outcomes import (
     Conflicted,
@@ -31,6 +31,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.verdicts import AWAY_SECONDS, MOST_CUTS
 from statemachine_fields.worker.waits import Unknown
 from tests.worker.rows import lane_of
 

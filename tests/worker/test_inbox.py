@@ -14,7 +14,8 @@ from statemachine_fields.testing import drain
 from statemachine_fields.worker import Move
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
-from statemachine_fields.worker.outcomes import Events, Failed, Transitioned, Waited
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Failed, Transitioned, Waited
 from tests.worker.rows import about, claim, claim_one, columns_of, lane_of, not_mariadb, seconds_until
 
 pytestmark = [pytest.mark.django_db, not_mariadb]

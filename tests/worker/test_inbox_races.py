@@ -19,7 +19,7 @@ from statemachine_fields.testing import drain
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
-from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.outcome_events import Events
 from tests.together import together
 from tests.worker.rows import claim_one, columns_of, lane_of, only_postgresql
 

@@ -14,7 +14,8 @@ from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import row_fields
 from statemachine_fields.worker.management.commands.statemachine_worker import JsonFormatter
-from statemachine_fields.worker.outcomes import Events, Failed, Transitioned, Waited
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Failed, Transitioned, Waited
 from tests.worker.rows import claim_one, lane_of, lease_on
 
 pytestmark = pytest.mark.django_db

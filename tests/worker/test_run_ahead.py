@@ -27,7 +27,8 @@ from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.lease import Lane, lanes_of
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.outcomes import Events, Released
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Released
 from statemachine_fields.worker.writing import ConnectionLost
 from tests.worker.rows import about, claim, columns_of, locked, not_mariadb, only_postgresql, seconds_until, set_clock
 from tests.worker.test_statemachine_worker import run as run_command

@@ -16,7 +16,7 @@ from django.db import models
 
 from statemachine_fields.db.clock import clock_sql
 from statemachine_fields.db.columns import TIMES, Table
-from statemachine_fields.db.portable import read_time
+from statemachine_fields.db.portable_text import read_time
 
 
 class Due(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q, QuerySet
 
 from statemachine_fields.db.rows import all_rows
-from statemachine_fields.machine.verify import Finding
+from statemachine_fields.machine.findings import Finding
 from statemachine_fields.schedule.asleep import is_stranded
 
 if TYPE_CHECKING:

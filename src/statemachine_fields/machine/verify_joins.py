@@ -10,8 +10,8 @@ from django.db.models import Exists, OuterRef
 
 from statemachine_fields.db.clock import DatabaseClock
 from statemachine_fields.db.rows import all_rows
+from statemachine_fields.machine.findings import Finding
 from statemachine_fields.machine.relations import WrongJoin, resolve
-from statemachine_fields.machine.verify import Finding
 from statemachine_fields.machine.verify_events import pages
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from statemachine_fields.db.claims import Claimed
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lease import Lane, Lease, now
-from statemachine_fields.worker.outcomes import Events, RowOutcome, Transitioned
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import RowOutcome, Transitioned
 from statemachine_fields.worker.writing import ADVANCERS, ConnectionLost, Write, entries, has_record, row_of
 
 #: How many handlers run in a row under one claim, at most. Then the lease ends, and the row is due at once, for anybody.

@@ -13,7 +13,8 @@ from statemachine_fields.exceptions import LeaseLost
 from statemachine_fields.worker.connections import discard
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Dropped, Events, Released, RowOutcome, TransitionedItself, Waited
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Dropped, Released, RowOutcome, TransitionedItself, Waited
 from statemachine_fields.worker.writing import NotWritten, confirm, is_conflict, lock, write_now
 
 

@@ -30,7 +30,8 @@ from statemachine_fields.worker.errors import described
 from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.outcomes import Events, RowOutcome
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import RowOutcome
 from statemachine_fields.worker.prefetch import LookTimer, Prefetch
 
 logger = logging.getLogger("statemachine_fields.worker")

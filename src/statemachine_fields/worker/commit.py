@@ -25,7 +25,8 @@ from statemachine_fields.worker.errors import described
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import InFlight, Outbox
 from statemachine_fields.worker.lease import Lane
-from statemachine_fields.worker.outcomes import Events, Parked, Released, RowOutcome, Transitioned
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Parked, Released, RowOutcome, Transitioned
 from statemachine_fields.worker.writing import (
     ADVANCERS,
     ROLES,

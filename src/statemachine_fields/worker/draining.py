@@ -25,7 +25,8 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import Lane, Lease
-from statemachine_fields.worker.outcomes import Conflicted, Events, Released, RowOutcome, Waited
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Conflicted, Released, RowOutcome, Waited
 from statemachine_fields.worker.savepoints import TrySavepoint
 from statemachine_fields.worker.timeline import NextTry, Timeline, timelines_of
 

@@ -34,7 +34,8 @@ from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.looking import Looker
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.outcomes import Events, RowOutcome
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import RowOutcome
 from statemachine_fields.worker.running import RunLoop
 from statemachine_fields.worker.statistics import StatisticsWriter
 from statemachine_fields.worker.wires import Wires

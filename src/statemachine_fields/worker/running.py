@@ -12,7 +12,8 @@ from statemachine_fields.worker.coroutines import EventLoop
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import InFlight
 from statemachine_fields.worker.lease import Lease
-from statemachine_fields.worker.outcomes import Conflicted, Events, Released, RowOutcome
+from statemachine_fields.worker.outcome_events import Events
+from statemachine_fields.worker.outcomes import Conflicted, Released, RowOutcome
 
 
 @dataclass(eq=False)

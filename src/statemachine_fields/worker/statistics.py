@@ -21,7 +21,7 @@ from statemachine_fields.db.dialect import dialect_for
 from statemachine_fields.db.tallies import Tally, add_up
 from statemachine_fields.worker.connections import Backoff, close_connections
 from statemachine_fields.worker.models import RunStatistics
-from statemachine_fields.worker.outcomes import Events
+from statemachine_fields.worker.outcome_events import Events
 from statemachine_fields.worker.reporting import Counts
 
 WRITE_EVERY = 5.0

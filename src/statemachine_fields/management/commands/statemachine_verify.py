@@ -10,7 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
-from statemachine_fields.machine.verify import ERROR, WARNING, Finding, Verifier
+from statemachine_fields.machine.findings import ERROR, WARNING, Finding
+from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.machine.verify_events import event_findings
 from statemachine_fields.machine.verify_joins import join_findings
 from statemachine_fields.management.arguments import add_batches, add_database, add_labels, at_least, find_in
