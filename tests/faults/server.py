@@ -45,7 +45,7 @@ USED = (
     "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call|effort"
     "|(async|atomic|heard|saved)?stunt|locker|stint"
     "|mark|relay|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
-    "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack)(state|$))"
+    "|bale|shipment|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack)(state|$))"
 )
 
 

@@ -246,6 +246,27 @@ class TestLearning:
         assert take(served, 1) == [high]
 
     @only_postgresql
+    @pytest.mark.parametrize("known", [[], [{"priority": 1}]], ids=["nothing else is due", "another is due"])
+    @pytest.mark.parametrize("queues", [(), ("default", "b")], ids=["all", "some"])
+    def test_what_was_learnt_a_moment_ago_makes_nobody_sleep_past_a_new_level(self, monkeypatch, known, queues):
+        """A row of a level that is not known yet is committed just after the levels were learnt, which took long."""
+        clock = Clock(monkeypatch, learning)
+        served = lane(Wish, *queues)
+        keys = rows(Wish, *known)
+        served.levels.learn(connection)
+        served.levels._took = 0.2
+        (new,) = rows(Wish, {"priority": 5})
+        assert take(served) == keys
+        assert not served.is_sure
+        wait = served.next_due().seconds
+        assert 0 <= wait <= 2.0
+        clock.pass_by(wait)
+        assert take(served) == [new]
+        assert take(served) == []
+        assert served.is_sure
+        assert served.next_due().seconds is None
+
+    @only_postgresql
     def test_what_takes_long_to_learn_is_learnt_less_often(self, monkeypatch):
         clock = Clock(monkeypatch, learning)
         served = lane(Urgent)
@@ -299,6 +320,32 @@ class TestGates:
 
 
 class TestProcess:
+    @only_postgresql
+    def test_a_worker_that_is_to_stop_when_nothing_is_due_finds_out_first(self):
+        process = Process(Dispatch, threads=1)
+        (served,) = process.lanes
+        served.levels.learn(connection)
+        served.levels._took = 0.05
+        Dispatch.objects.create(priority=5)
+        process.claim()
+        assert not process.inflight.held
+        assert not process.claiming._is_looked_through()
+        served.levels._took = 0.0
+        process.claim()
+        assert process.inflight.held
+
+    @only_postgresql
+    def test_a_look_by_the_clock_that_misses_a_new_level_is_soon_repeated(self):
+        process = Process(Dispatch, threads=1)
+        (served,) = process.lanes
+        served.levels.learn(connection)
+        served.levels._took = 0.05
+        Dispatch.objects.create(priority=5)
+        process.claiming.timers[served].gate()
+        process.claiming._claim_lane(served)
+        assert not process.inflight.held
+        assert process.claiming.timers[served].left <= 0.5
+
     def test_a_row_goes_on_in_the_lane_of_its_queue(self):
         process = Process(Dispatch, {"a": 1, "packing": 1, "general": 1})
         Dispatch.objects.create(queue="a", steps=["PACKED"])

@@ -36,6 +36,7 @@ from lab.models.shapes import (
 from lab.models.shown import Dossier
 from lab.models.states import Invoice, Parcel, Project, Ticket
 from lab.models.storm import (
+    Bale,
     Container,
     Deposit,
     Entry,
@@ -79,6 +80,7 @@ __all__ = [
     "AtomicEffort",
     "AtomicStunt",
     "Audited",
+    "Bale",
     "Barrel",
     "BigEffort",
     "Bin",

@@ -9,11 +9,11 @@ from typing import Any
 from django.db import Error, connections, transaction
 from django.db.models import Q
 
-from lab.models import Deposit, Errand, Folder, Guest, Keg, Luggage, Paper, Postcard, Sack
+from lab.models import Bale, Deposit, Errand, Folder, Guest, Keg, Luggage, Paper, Postcard, Sack
 from tests.faults.campaign.timeline import Timeline
 
 #: Those that go from NEW to DONE.
-SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg)
+SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg, Bale)
 MODELS: tuple[Any, ...] = (*SCRIPTED, Guest)
 LABELS = [model._meta.label for model in MODELS]
 
@@ -33,10 +33,14 @@ BAD = {
 #: How many rows of a kind there are at most, where each costs a process.
 MOST = {"poison": 3, "hang": 4}
 
+#: What rows say that say their queue and priority themselves. Some workers serve some of the queues only.
+QUEUES = ["", "mail", "post", "other"]
+PRIORITIES = [-1, 0, 1, 5]
+
 #: A copy is made with an integer for a key, and a transaction can only be left open by who is not in one.
 SHAPES = {
     "leak": tuple(model for model in SCRIPTED if model is not Deposit),
-    "copy": (Errand, Postcard, Folder, Paper),
+    "copy": (Errand, Postcard, Folder, Paper, Bale),
 }
 
 #: Scripts whose rows must not be done.
@@ -67,9 +71,10 @@ class Feeder:
         rows: dict[Any, list[Any]] = {}
         for _ in range(number):
             model, script, status = self._choose(harmless)
-            rows.setdefault(model, []).append(
-                model(status=status, **({"script": script} if script is not None else {}))
-            )
+            values: dict[str, Any] = {"script": script} if script is not None else {}
+            if model is Bale:
+                values |= {"queue": self.chance.choice(QUEUES), "priority": self.chance.choice(PRIORITIES)}
+            rows.setdefault(model, []).append(model(status=status, **values))
         for model, made in rows.items():
             with transaction.atomic():
                 if model is Keg:  # which bulk_create() cannot
