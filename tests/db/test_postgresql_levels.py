@@ -64,9 +64,7 @@ def pages(text, values):
 def pages_of_claim(served):
     wanted = replace(Claimer("me:1", 60).wanted(served, 10), ranks=served.levels.ranks, members=served.levels.members)
     table = served.bound.table
-    return pages(
-        claim_text(table, wanted, connection)[1], (*due_values(table, wanted, connection), wanted.owner, 60.0)
-    )
+    return pages(claim_text(table, wanted, connection)[1], (*due_values(table, wanted, connection), wanted.owner, 60.0))
 
 
 def pages_of_survey(served):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pytest
 from django.db import connection
@@ -149,6 +150,14 @@ class TestQueues:
         due = lane(Dispatch, "a").next_due()
         assert due.is_any
         assert 25 < (due.seconds or 0) <= 30
+
+    @BOTH
+    def test_a_row_that_was_set_aside_is_left_alone_once_it_is_in_another_queue(self, model):
+        """It is asked for by its key, and not by its level."""
+        moved, kept = rows(model, {"queue": "b", "priority": 1}, {"queue": "a", "priority": 0})
+        served, claimer = lane(model, "a"), Claimer("me:1", 60)
+        wanted = replace(claimer.wanted(served, 5), keys=[moved, kept])
+        assert [lease.key for lease in claimer.take(served, wanted)] == [kept]
 
     def test_any_text_is_a_queue(self):
         name = 'O\'Brien "&" {1,2}\\'

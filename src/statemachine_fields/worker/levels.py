@@ -139,7 +139,9 @@ class Levels:
         """Say whether any row is due, free or held, and when the next one is."""
         if self.queues is not None:
             return self.learn(connection)
-        found = dialect_for(connection).next_due(connection, self.bound.table, [*self.schedules])  # a step for each state
+        found = dialect_for(connection).next_due(
+            connection, self.bound.table, [*self.schedules]
+        )  # a step for each state
         if self.is_sure:
             return found
         seconds = max(self._learnt_at + LEARN_IDLE_SHARE * self._took - time.monotonic(), 0.0)

@@ -423,7 +423,7 @@ class Rank(Harm):
         rows = [*Bale.objects.exclude(status__in=TERMINAL).order_by("-pk")[:50]]
         for row in chance.sample(rows, min(3, len(rows))):
             row.queue, row.priority = chance.choice(QUEUES), chance.choice(PRIORITIES)
-            row.save()
+            row.save(update_fields=["queue", "priority"])  # all else may have been written meanwhile
         return "" if rows else None
 
 
