@@ -226,6 +226,14 @@ class TestSuspects:
         assert take(lane(model, "a"), suspects=True) == [c, a]
         assert take(lane(model), suspects=True) == [b]
 
+    @BOTH
+    def test_of_many_suspects_the_most_urgent_is_taken(self, model):
+        keys = rows(model, *[{"queue": "a", "priority": priority} for priority in (0, 3, 1)])
+        for key in keys:
+            set_clock(model(pk=key), crashes=1)
+        assert take(lane(model), 1, suspects=True) == [keys[1]]
+        assert take(lane(model, "a"), 1, suspects=True) == [keys[2]]
+
     def test_what_a_dead_process_held_is_taken_back_whatever_is_known(self):
         served = lane(Urgent)
         take(served)
