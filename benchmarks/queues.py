@@ -1,9 +1,9 @@
 """Measure what a claim costs the server where rows say their queue and priority themselves, beside the claim of a plain machine.
 
-    python benchmarks/queues.py [--rows 1000000] [--queues 20] [--levels 50] [--claims 100] [--batch 100]
+    python benchmarks/queues.py [--rows 1000000] [--queues 20] [--levels 50] [--claims 100] [--batch 100] [--held 4000]
 
-A table of each kind has the same rows: nine of ten are due later, one of ten is due. Server CPU is that of the backend, by the system;
-pages are those that EXPLAIN (ANALYZE, BUFFERS) counts of one claim, which is undone.
+A table of each kind has the same rows: two of three are due later, one of three is due. Server CPU is that of the backend, by the system;
+pages are those that EXPLAIN (ANALYZE, BUFFERS) counts of one claim, which is undone. Writes `results-queues.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -91,9 +92,11 @@ def pages_of(lane: Lane, limit: int) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def measured(lane: Lane, claims: int, batch: int) -> tuple[float, int, int]:
-    """Return the server's milliseconds for a claim, its pages, and how many rows it takes."""
+def measured(lane: Lane, claims: int, batch: int, held: int) -> tuple[float, int, int]:
+    """Return the server's milliseconds for a claim, its pages, and how many rows it takes, while others are held."""
     claimer, got, began = Claimer("benchmark", 600), [], 0.0
+    for _ in range(held // batch):
+        Claimer("others", 600).claim(lane, batch)
     with closing(connection.copy()) as other:  # what ends the tries is not counted
         for number in range(WARM_UP + claims):
             if number == WARM_UP:
@@ -106,37 +109,99 @@ def measured(lane: Lane, claims: int, batch: int) -> tuple[float, int, int]:
     return spent / claims * 1000, pages_of(lane, batch), int(median(got))
 
 
+def written(rows: int, own: dict[str, str]) -> tuple[float, float]:
+    """Return the server's microseconds for an INSERT of a row and for its move, in statements of many."""
+    began = server_seconds()
+    for _ in range(5):
+        fill(Dispatch, "NEW", rows, "true", **own)
+    inserted = server_seconds() - began
+    began = server_seconds()
+    Dispatch.states.bulk_transition(Dispatch.objects.all(), "PACKED", batch_size=1000)
+    return inserted / rows / 5 * 1e6, (server_seconds() - began) / rows * 1e6
+
+
+def without_indexes(model: Any) -> None:
+    """Drop the indexes that the fields of the rows have added."""
+    table = model.states._meta.table
+    for index in model._meta.indexes:
+        if {table.queue.name, table.priority.name} & {name.lstrip("-") for name in index.fields}:
+            run(f"DROP INDEX {index.name}")
+
+
+def versions() -> str:
+    ((server,),) = run("SHOW server_version")
+    driver = connection.Database.__version__
+    return f"Python {platform.python_version()}, Django {django.__version__}, psycopg {driver}, PostgreSQL {server.split()[0]}, {os.cpu_count()} cores."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in {"rows": 1_000_000, "queues": 20, "levels": 50, "claims": 100, "batch": 100}.items():
+    for name, default in {
+        "rows": 1_000_000,
+        "queues": 20,
+        "levels": 50,
+        "claims": 100,
+        "batch": 100,
+        "held": 4000,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     own = {"queue": f"'q' || n % {options.queues}", "priority": f"n / {options.queues} % {options.levels}"}
-    tenth, lowest, none = "n % 10 = 0", f"n / {options.queues} % {options.levels} = 0", "false"
+    third, lowest, none = "n / 1000 % 3 = 0", f"n / {options.queues} % {options.levels} = 0", "false"
     names = [f"q{number}" for number in range(options.queues)]
 
     def lane(model: Any, queues: list[str] | None = None) -> Callable[[], Lane]:
         return lambda: lanes_of([model.states._meta], queues)[0]
 
     cells = [
-        ("plain, one of ten due", ByWorker, tenth, lane(ByWorker)),
-        ("all queues, one of ten due", Dispatch, tenth, lane(Dispatch)),
-        ("all queues, due in the lowest level only", Dispatch, lowest, lane(Dispatch)),
-        ("one queue, one of ten due", Dispatch, tenth, lane(Dispatch, names[:1])),
-        ("three queues, one of ten due", Dispatch, tenth, lane(Dispatch, names[:3])),
-        ("plain, nothing due", ByWorker, none, lane(ByWorker)),
-        ("all queues, nothing due", Dispatch, none, lane(Dispatch)),
+        ("one of three due", "plain", ByWorker, third, lane(ByWorker), 0),
+        ("one of three due", "all queues", Dispatch, third, lane(Dispatch), 0),
+        ("one of three due", "one queue", Dispatch, third, lane(Dispatch, names[:1]), 0),
+        ("one of three due", "three queues", Dispatch, third, lane(Dispatch, names[:3]), 0),
+        ("one of three due", "all queues, due in the lowest level only", Dispatch, lowest, lane(Dispatch), 0),
+        (f"one of three due, {options.held:,} held", "plain", ByWorker, third, lane(ByWorker), options.held),
+        (f"one of three due, {options.held:,} held", "all queues", Dispatch, third, lane(Dispatch), options.held),
+        (
+            f"one of three due, {options.held:,} held",
+            "three queues",
+            Dispatch,
+            third,
+            lane(Dispatch, names[:3]),
+            options.held,
+        ),
+        ("nothing due", "plain", ByWorker, none, lane(ByWorker), 0),
+        ("nothing due", "all queues", Dispatch, none, lane(Dispatch), 0),
     ]
     databases = setup_databases(verbosity=0, interactive=False, aliases=["default"])
+    lines = [
+        "# Results",
+        "",
+        "Written by `python benchmarks/queues.py`; how to read them is in the [README](README.md).",
+        "",
+    ]
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
     try:
-        print(
-            f"{options.rows:,} rows, {options.queues} queues, {options.levels} priorities, {options.batch} rows a claim\n"
+        say(
+            f"{versions()} {options.rows:,} rows, {options.queues} queues, {options.levels} priorities, {options.batch} rows a claim.\n"
         )
-        print("| claim | rows taken | server CPU, ms | pages |\n| --- | --- | --- | --- |", flush=True)
-        for title, model, due, make in cells:
-            fill(model, model.states._meta.graph.initial, options.rows, due, **(own if model is Dispatch else {}))
-            milliseconds, pages, got = measured(make(), options.claims, options.batch)
-            print(f"| {title} | {got} | {milliseconds:.2f} | {pages} |", flush=True)
+        say("## Claims\n\n| due | claim | rows taken | server CPU, ms | × plain | goal | pages |\n|-|-|-|-|-|-|-|")
+        plain = 0.0
+        for due, title, model, which, make, held in cells:
+            fill(model, model.states._meta.graph.initial, options.rows, which, **(own if model is Dispatch else {}))
+            milliseconds, pages, got = measured(make(), options.claims, options.batch, held)
+            plain = milliseconds if model is ByWorker else plain
+            ratio = f"{milliseconds / plain:.1f} | ≤ 2.0" if plain and model is Dispatch else " | "
+            say(f"| {due} | {title} | {got} | {milliseconds:.2f} | {ratio} | {pages} |")
+        say("\n## Writes\n\n| indexes | INSERT, µs of server CPU a row | move, µs |\n|-|-|-|")
+        for title, prepare in (("with both", lambda: None), ("without them", lambda: without_indexes(Dispatch))):
+            prepare()
+            insert, move = written(20_000, own)
+            say(f"| {title} | {insert:.1f} | {move:.1f} |")
+        (HERE / "results-queues.md").write_text("\n".join([*lines, ""]))
     finally:
         connection.close()
         teardown_databases(databases, verbosity=0)

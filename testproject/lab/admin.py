@@ -6,7 +6,22 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from lab.models import Car, Dossier, Effort, Invoice, Kept, Parcel, Protected, Reasoned, Ticket
+from lab.models import (
+    Car,
+    Dispatch,
+    Dossier,
+    Effort,
+    Invoice,
+    Kept,
+    Parcel,
+    Protected,
+    Reasoned,
+    Reservation,
+    Shipment,
+    Sorted,
+    Ticket,
+    Wish,
+)
 from statemachine_fields.admin import StateAttemptAdmin, StateMachineAdminMixin, StateTransitionAdmin
 
 
@@ -31,7 +46,9 @@ class DossierAdmin(StateMachineAdminMixin, admin.ModelAdmin):
 
 
 # Ticket is not registered, so the pages of its history have nothing to link to.
-admin.site.register([Car, Effort, Invoice, Parcel, Reasoned], MachineAdmin)
+admin.site.register(
+    [Car, Dispatch, Effort, Invoice, Parcel, Reasoned, Reservation, Shipment, Sorted, Wish], MachineAdmin
+)
 admin.site.register([Kept, Protected])
 admin.site.register(Effort.states.attempt_model, StateAttemptAdmin)
 

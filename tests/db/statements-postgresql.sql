@@ -2545,8 +2545,8 @@ WITH due AS MATERIALIZED (
         FROM (
             SELECT
             WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM
-                "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS
-                first) ) AS any_due
+                "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() ORDER BY
+                "status_next_at" LIMIT 1) AS first) ) AS any_due
         CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
         CROSS JOIN LATERAL (
             SELECT near.key
@@ -2555,9 +2555,9 @@ WITH due AS MATERIALIZED (
             CROSS JOIN LATERAL (
                 SELECT "id" AS key, "status_next_at" AS next_at
                 FROM "lab_dispatch"
-                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "status_next_at" <=
-                    statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE
-                    false END
+                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "priority" >= wanted.priority AND
+                    "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN
+                    "status_crashes" = 0 ELSE false END
                 ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near) AS found LIMIT %s)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
@@ -2576,8 +2576,8 @@ WITH due AS MATERIALIZED (
         FROM (
             SELECT
             WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM
-                "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS
-                first) ) AS any_due
+                "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() ORDER BY
+                "status_next_at" LIMIT 1) AS first) ) AS any_due
         CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
         CROSS JOIN LATERAL (
             SELECT near.key
@@ -2586,9 +2586,9 @@ WITH due AS MATERIALIZED (
             CROSS JOIN LATERAL (
                 SELECT "id" AS key, "status_next_at" AS next_at
                 FROM "lab_dispatch"
-                WHERE "status" = wanted.state AND "queue" = wanted.queue AND "priority" = wanted.priority AND
-                    "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN
-                    "status_crashes" = 0 ELSE false END
+                WHERE "status" = wanted.state AND "queue" = wanted.queue AND "queue" >= wanted.queue AND "priority" =
+                    wanted.priority AND "priority" >= wanted.priority AND "status_next_at" <= statement_timestamp() AND
+                    CASE WHEN "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
                 ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near
             ORDER BY near.next_at LIMIT %s) AS found LIMIT %s)
     UPDATE "lab_dispatch"
@@ -2648,7 +2648,8 @@ WITH RECURSIVE level AS (
         CROSS JOIN LATERAL (
             SELECT "priority" AS found_priority, "status_next_at" AS found_at
             FROM "lab_dispatch"
-            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "status_next_at" IS NOT NULL
+            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "queue" >= wanted.queue AND "status_next_at" IS
+                NOT NULL
             ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS first (priority, at)
         UNION ALL
         SELECT wanted.state, wanted.queue, next.*
@@ -2656,13 +2657,14 @@ WITH RECURSIVE level AS (
         CROSS JOIN LATERAL (
             SELECT "priority" AS found_priority, "status_next_at" AS found_at
             FROM "lab_dispatch"
-            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "status_next_at" IS NOT NULL AND "priority" <
-                wanted.priority
+            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "queue" >= wanted.queue AND "status_next_at" IS
+                NOT NULL AND "priority" < wanted.priority
             ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS next)
     SELECT state, queue, priority, at <= statement_timestamp(), (extract(epoch FROM CASE WHEN at > statement_timestamp()
         THEN at ELSE ( SELECT "status_next_at" FROM "lab_dispatch" WHERE "status" = wanted.state AND "queue" =
-        wanted.queue AND "priority" = wanted.priority AND "status_next_at" > statement_timestamp() ORDER BY
-        "status_next_at" LIMIT 1) END) - extract(epoch FROM statement_timestamp()))::float8
+        wanted.queue AND "queue" >= wanted.queue AND "priority" = wanted.priority AND "priority" >= wanted.priority AND
+        "status_next_at" > statement_timestamp() ORDER BY "status_next_at" LIMIT 1) END) - extract(epoch FROM
+        statement_timestamp()))::float8
     FROM level AS wanted;
 
 -- recover by priority
@@ -2676,8 +2678,8 @@ WITH walked AS MATERIALIZED (
                     ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.priority,
                     "status_next_at" AS at
                 FROM "lab_dispatch"
-                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "status_next_at" <=
-                    statement_timestamp()
+                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "priority" >= wanted.priority AND
+                    "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (
         SELECT "id" AS key
@@ -2706,8 +2708,8 @@ WITH walked AS MATERIALIZED (
                     ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.queue,
                     wanted.priority, "status_next_at" AS at
                 FROM "lab_dispatch"
-                WHERE "status" = wanted.state AND "queue" = wanted.queue AND "priority" = wanted.priority AND
-                    "status_next_at" <= statement_timestamp()
+                WHERE "status" = wanted.state AND "queue" = wanted.queue AND "queue" >= wanted.queue AND "priority" =
+                    wanted.priority AND "priority" >= wanted.priority AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (
         SELECT "id" AS key
@@ -3203,8 +3205,8 @@ WITH due AS MATERIALIZED (
         FROM (
             SELECT
             WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM "lab_wish"
-                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS first) ) AS
-                any_due
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() ORDER BY "status_next_at"
+                LIMIT 1) AS first) ) AS any_due
         CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
         CROSS JOIN LATERAL (
             SELECT near.key
@@ -3213,9 +3215,9 @@ WITH due AS MATERIALIZED (
             CROSS JOIN LATERAL (
                 SELECT "id" AS key, "status_next_at" AS next_at
                 FROM "lab_wish"
-                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND "status_next_at" <=
-                    statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE
-                    false END
+                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND COALESCE("priority", 0)
+                    >= wanted.priority AND "status_next_at" <= statement_timestamp() AND CASE WHEN
+                    "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
                 ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near) AS found LIMIT %s)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
@@ -3233,8 +3235,8 @@ WITH due AS MATERIALIZED (
         FROM (
             SELECT
             WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM "lab_wish"
-                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() LIMIT 1) AS first) ) AS
-                any_due
+                WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() ORDER BY "status_next_at"
+                LIMIT 1) AS first) ) AS any_due
         CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
         CROSS JOIN LATERAL (
             SELECT near.key
@@ -3243,7 +3245,8 @@ WITH due AS MATERIALIZED (
             CROSS JOIN LATERAL (
                 SELECT "id" AS key, "status_next_at" AS next_at
                 FROM "lab_wish"
-                WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("priority", 0) =
+                WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("queue", '') >=
+                    wanted.queue AND COALESCE("priority", 0) = wanted.priority AND COALESCE("priority", 0) >=
                     wanted.priority AND "status_next_at" <= statement_timestamp() AND CASE WHEN
                     "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
                 ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near
@@ -3305,7 +3308,8 @@ WITH RECURSIVE level AS (
         CROSS JOIN LATERAL (
             SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
             FROM "lab_wish"
-            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND "status_next_at" IS NOT NULL
+            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("queue", '') >=
+                wanted.queue AND "status_next_at" IS NOT NULL
             ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS first (priority, at)
         UNION ALL
         SELECT wanted.state, wanted.queue, next.*
@@ -3313,12 +3317,13 @@ WITH RECURSIVE level AS (
         CROSS JOIN LATERAL (
             SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
             FROM "lab_wish"
-            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND "status_next_at" IS NOT NULL AND
-                COALESCE("priority", 0) < wanted.priority
+            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("queue", '') >=
+                wanted.queue AND "status_next_at" IS NOT NULL AND COALESCE("priority", 0) < wanted.priority
             ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS next)
     SELECT state, queue, priority, at <= statement_timestamp(), (extract(epoch FROM CASE WHEN at > statement_timestamp()
         THEN at ELSE ( SELECT "status_next_at" FROM "lab_wish" WHERE "status" = wanted.state AND COALESCE("queue", '') =
-        wanted.queue AND COALESCE("priority", 0) = wanted.priority AND "status_next_at" > statement_timestamp() ORDER BY
+        wanted.queue AND COALESCE("queue", '') >= wanted.queue AND COALESCE("priority", 0) = wanted.priority AND
+        COALESCE("priority", 0) >= wanted.priority AND "status_next_at" > statement_timestamp() ORDER BY
         "status_next_at" LIMIT 1) END) - extract(epoch FROM statement_timestamp()))::float8
     FROM level AS wanted;
 
@@ -3333,8 +3338,8 @@ WITH walked AS MATERIALIZED (
                     ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.priority,
                     "status_next_at" AS at
                 FROM "lab_wish"
-                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND "status_next_at" <=
-                    statement_timestamp()
+                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND COALESCE("priority", 0)
+                    >= wanted.priority AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (
         SELECT "id" AS key
@@ -3363,7 +3368,8 @@ WITH walked AS MATERIALIZED (
                     ("status_lease_expires_at" <= statement_timestamp()) AS is_wanted, wanted.state, wanted.queue,
                     wanted.priority, "status_next_at" AS at
                 FROM "lab_wish"
-                WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("priority", 0) =
+                WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("queue", '') >=
+                    wanted.queue AND COALESCE("priority", 0) = wanted.priority AND COALESCE("priority", 0) >=
                     wanted.priority AND "status_next_at" <= statement_timestamp()
                 ORDER BY "status_next_at" LIMIT %s) AS near) AS found),
     left_open AS MATERIALIZED (

@@ -64,6 +64,10 @@ INBOX_RACES = "tests/worker/test_inbox_races.py"
 JOINS = "tests/machine/test_joins.py"
 CHILDREN = "tests/worker/test_children.py"
 CHILDREN_FAULTS = "tests/faults/test_children.py"
+LEVELS = "worker/levels.py"
+LEVEL_TESTS = "tests/worker/test_levels.py"
+LEVEL_PLANS = "tests/db/test_postgresql_levels.py"
+QUEUES = "tests/faults/test_queues.py"
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,118 @@ def uncompared(name: str, effect: str, column: str, tests: tuple[str, ...]) -> M
 
 
 MUTATIONS = [
+    Mutation(
+        "levels of one urgency are not put in the order of time",
+        "db/postgresql_levels.py",
+        'sorted="" if is_single(ranks) else SORTED',
+        'sorted="" if is_single(ranks) else "\\n             LIMIT %s"',
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "the least urgent level comes first",
+        LEVELS,
+        "sorted(by_urgency, reverse=True)",
+        "sorted(by_urgency)",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "rows are run in the order of time, whatever their priority",
+        "worker/claim.py",
+        'rows.sort(key=lambda row: -(row.values[place["priority"]] or 0))',
+        "pass",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "suspects are claimed whatever their priority",
+        CLAIMS,
+        'urgency = "{priority} DESC, ".format(**own)',
+        'urgency = ""',
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "suspects are claimed by who does not serve them",
+        CLAIMS,
+        "            whose = served\n",
+        '            whose = f"({served} OR true)"\n',
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "a row that was set aside is claimed whatever its queue is by now",
+        CLAIMS,
+        'which += f" AND {served}"',
+        'which += f" AND ({served} OR true)"',
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "rows are taken back from states, and not from levels",
+        LEVELS,
+        "some = replace(left, levels=levels)",
+        "some = left",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "what a dead process held is looked for in the levels of a while ago",
+        LEVELS,
+        "if left.owner is None:",
+        "if True:",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "levels are never learnt anew by who is busy",
+        LEVELS,
+        "is_due = self._is_older_than(LEARN_EVERY, LEARN_SHARE)",
+        'is_due = self._learnt_at == float("-inf")',
+        (LEVEL_TESTS, f"{QUEUES}::TestOrder::test_a_row_of_a_new_priority_counts_within_a_second"),
+    ),
+    Mutation(
+        "a claim that may have missed a row of a new level is not repeated",
+        LEVELS,
+        "self.is_sure = is_new or len(rows) >= wanted.limit",
+        "self.is_sure = True",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "who looked by the clock sleeps past a row of a new level",
+        "worker/claiming.py",
+        "elif timer.is_over or not lane.is_sure:",
+        "elif timer.is_over:",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "a worker stops that may have missed a row of a new level",
+        "worker/claiming.py",
+        "return all(lane.is_sure for lane in self.lanes)",
+        "return True",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "a row goes on in a lane that does not serve its queue",
+        AHEAD,
+        "if other.levels is None or other.serves(outcome.to_status, outcome.queue):",
+        "if True:",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
+        "a row wakes those only who serve all queues",
+        "schedule/wakeups.py",
+        "return {gate_of(bound, EVERY_QUEUE), gate_of(bound, name)}",
+        "return {gate_of(bound, EVERY_QUEUE)}",
+        (LEVEL_TESTS, f"{QUEUES}::TestWakeUps"),
+    ),
+    Mutation(
+        "all indexes are alike to the planner",
+        "db/postgresql_levels.py",
+        'MATCH = "{0} = wanted.{1} AND {0} >= wanted.{1}"',
+        'MATCH = "{0} = wanted.{1}"',
+        (LEVEL_PLANS,),
+    ),
+    Mutation(
+        "a table is read in search of a row that is due",
+        "db/postgresql_levels.py",
+        "                     ORDER BY {next_at} LIMIT 1) AS first)",
+        "                     LIMIT 1) AS first)",
+        (LEVEL_PLANS,),
+    ),
     Mutation(
         "who finds a key taken, and the row ended that had it, does not try again",
         "machine/live_keys.py",

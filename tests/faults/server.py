@@ -46,7 +46,7 @@ USED = (
     "|(async|atomic|heard|saved)?stunt|locker|stint"
     "|mark|relay|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
     "|(atomic|swift)?petition|reading"
-    "|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack"
+    "|bale|shipment|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack"
     "|expedition|leg|caravan|caravancrossing|sled|depot)(state|$))"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pytest
 from django.db import connection
@@ -150,6 +151,14 @@ class TestQueues:
         assert due.is_any
         assert 25 < (due.seconds or 0) <= 30
 
+    @BOTH
+    def test_a_row_that_was_set_aside_is_left_alone_once_it_is_in_another_queue(self, model):
+        """It is asked for by its key, and not by its level."""
+        moved, kept = rows(model, {"queue": "b", "priority": 1}, {"queue": "a", "priority": 0})
+        served, claimer = lane(model, "a"), Claimer("me:1", 60)
+        wanted = replace(claimer.wanted(served, 5), keys=[moved, kept])
+        assert [lease.key for lease in claimer.take(served, wanted)] == [kept]
+
     def test_any_text_is_a_queue(self):
         name = 'O\'Brien "&" {1,2}\\'
         (key,) = rows(Dispatch, {"queue": name})
@@ -217,6 +226,14 @@ class TestSuspects:
         assert take(lane(model, "a"), suspects=True) == [c, a]
         assert take(lane(model), suspects=True) == [b]
 
+    @BOTH
+    def test_of_many_suspects_the_most_urgent_is_taken(self, model):
+        keys = rows(model, *[{"queue": "a", "priority": priority} for priority in (0, 3, 1)])
+        for key in keys:
+            set_clock(model(pk=key), crashes=1)
+        assert take(lane(model), 1, suspects=True) == [keys[1]]
+        assert take(lane(model, "a"), 1, suspects=True) == [keys[2]]
+
     def test_what_a_dead_process_held_is_taken_back_whatever_is_known(self):
         served = lane(Urgent)
         take(served)
@@ -244,6 +261,27 @@ class TestLearning:
         assert take(served, 1) == [low[1]]
         clock.pass_by(learning.LEARN_EVERY)
         assert take(served, 1) == [high]
+
+    @only_postgresql
+    @pytest.mark.parametrize("known", [[], [{"priority": 1}]], ids=["nothing else is due", "another is due"])
+    @pytest.mark.parametrize("queues", [(), ("default", "b")], ids=["all", "some"])
+    def test_what_was_learnt_a_moment_ago_makes_nobody_sleep_past_a_new_level(self, monkeypatch, known, queues):
+        """A row of a level that is not known yet is committed just after the levels were learnt, which took long."""
+        clock = Clock(monkeypatch, learning)
+        served = lane(Wish, *queues)
+        keys = rows(Wish, *known)
+        served.levels.learn(connection)
+        served.levels._took = 0.2
+        (new,) = rows(Wish, {"priority": 5})
+        assert take(served) == keys
+        assert not served.is_sure
+        wait = served.next_due().seconds
+        assert 0 <= wait <= 2.0
+        clock.pass_by(wait)
+        assert take(served) == [new]
+        assert take(served) == []
+        assert served.is_sure
+        assert served.next_due().seconds is None
 
     @only_postgresql
     def test_what_takes_long_to_learn_is_learnt_less_often(self, monkeypatch):
@@ -299,6 +337,33 @@ class TestGates:
 
 
 class TestProcess:
+    @only_postgresql
+    def test_a_worker_that_is_to_stop_when_nothing_is_due_finds_out_first(self):
+        process = Process(Dispatch, threads=1)
+        (served,) = process.lanes
+        served.levels.learn(connection)
+        served.levels._took = 0.05
+        Dispatch.objects.create(priority=5)
+        process.claim()
+        assert not process.inflight.held
+        assert not process.claiming._is_looked_through()
+        served.levels._took = 0.0
+        process.claim()
+        assert process.inflight.held
+
+    @only_postgresql
+    def test_a_look_by_the_clock_that_misses_a_new_level_is_soon_repeated(self):
+        process = Process(Dispatch, threads=1)
+        (served,) = process.lanes
+        served.levels.learn(connection)
+        served.levels._took = 0.05
+        Dispatch.objects.create(priority=5)
+        timer = process.claiming.timers[served]
+        timer.poll, timer.asks_first = 300.0, True
+        process.claiming._claim_lane(served)
+        assert not process.inflight.held
+        assert timer.left <= 0.5
+
     def test_a_row_goes_on_in_the_lane_of_its_queue(self):
         process = Process(Dispatch, {"a": 1, "packing": 1, "general": 1})
         Dispatch.objects.create(queue="a", steps=["PACKED"])

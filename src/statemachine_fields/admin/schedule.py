@@ -99,6 +99,7 @@ class ScheduleReading:
     def __init__(self, bound: Binding[Any], instance: models.Model) -> None:
         names = bound.names
         self.bound = bound
+        self.instance = instance
         self.status: str = getattr(instance, names.status)
         self.entered_at: dt.datetime = getattr(instance, names.changed_at)
         self.next_at: dt.datetime | None = getattr(instance, names.next_at)
@@ -145,6 +146,7 @@ class ScheduleReading:
         return time_tag(self.upcoming.at, in_future(self.bound, self.upcoming))
 
     def facts(self) -> Iterator[tuple[str, str]]:
+        yield from self._rank()
         if self.is_leased:
             yield pgettext("state machine", "Worker"), self.lease_owner
             yield pgettext("state machine", "Lease ends"), _moment(self.lease_expires_at)
@@ -160,6 +162,16 @@ class ScheduleReading:
             yield _("Tries in its life"), str(self.attempts)
             yield pgettext("state machine", "Last tried"), _moment(self.claimed_at)
         yield from self._ahead()
+
+    def _rank(self) -> Iterator[tuple[str, str]]:
+        """Say in which queue the row is and how urgent, where rows say that themselves."""
+        queue, priority = self.bound.queue_field, self.bound.priority_field
+        if self.policy is None or not self.policy.runs:
+            return
+        if queue is not None:
+            yield pgettext("state machine", "Queue"), getattr(self.instance, queue.attname) or self.policy.queue
+        if priority is not None:
+            yield pgettext("state machine", "Priority"), str(getattr(self.instance, priority.attname) or 0)
 
     def _attempt(self) -> str:
         most = self.policy.max_attempts if self.policy is not None else None

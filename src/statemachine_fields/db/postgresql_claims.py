@@ -195,17 +195,20 @@ def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
         which = " AND {key} = ANY(%s::{type}[])".format(**names)
     elif wanted.aside:
         which = " AND {key} <> ALL(%s::{type}[])".format(**names)
+    own = level_names(table, wanted.members or [Level("")], connection)
+    served = "({columns}) IN (SELECT * FROM unnest({arrays}))".format(**own)
     if wanted.crashes:
-        own = level_names(table, wanted.members or [Level("")], connection)
         whose, urgency = "{status} = ANY(%s)".format(**names), ""
         if wanted.members is not None:
-            whose = "({columns}) IN (SELECT * FROM unnest({arrays}))".format(**own)
+            whose = served
         if table.priority is not None:
             urgency = "{priority} DESC, ".format(**own)
         how_often = HOW_OFTEN[wanted.crashes]
         return SUSPECTS.format(**names, which=which, lock=lock, how_often=how_often, whose=whose, urgency=urgency)
     if wanted.ranks is not None and wanted.keys is None:
         return levels_text(names, level_names(table, wanted.ranks[0], connection), wanted.ranks, which, lock)
+    if wanted.members is not None:  # a row that was set aside may be in another queue by now
+        which += f" AND {served}"
     return DUE.format(**names, which=which, lock=lock)
 
 
@@ -217,6 +220,8 @@ def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]
         return (*whose, *which, wanted.limit)
     if wanted.ranks is not None and wanted.keys is None:
         return levels_values(wanted, wanted.ranks, which)
+    if wanted.members is not None:
+        which = (*which, *level_values(wanted.members))
     return ([*wanted.states], [*wanted.priorities], *which, wanted.limit, wanted.limit)
 
 

@@ -12,13 +12,15 @@ from statemachine_fields.db.claims import Level, Ranks, SurveyedLevel, Wanted
 from statemachine_fields.db.columns import Table
 
 # Levels of one urgency are walked together and put in the order of time; the next ones only if these were not enough, so that
-# neither the rows of less urgent levels are read or locked, nor those of the future. Nothing at all costs a step for each state.
+# neither the rows of less urgent levels are read or locked, nor those of the future. Nothing at all costs a step for each state:
+# the first one in order, or the planner would read the table until it meets one.
 DUE = """
         SELECT found.key FROM (
             SELECT WHERE EXISTS (
                 SELECT FROM unnest(%s::text[]) AS wanted (state)
                  CROSS JOIN LATERAL (
-                    SELECT FROM {name} WHERE {status} = wanted.state AND {next_at} <= statement_timestamp() LIMIT 1) AS first)
+                    SELECT FROM {name} WHERE {status} = wanted.state AND {next_at} <= statement_timestamp()
+                     ORDER BY {next_at} LIMIT 1) AS first)
             ) AS any_due
          CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
          CROSS JOIN LATERAL (
@@ -60,6 +62,11 @@ LATER = """CASE WHEN at > statement_timestamp() THEN at ELSE (
 #: What the parts of a level are compared with, and their types.
 PARTS = {"state": ("status", "text"), "queue": ("queue", "text"), "priority": ("priority", "bigint")}
 
+# The second comparison says nothing new, and costs nothing in an index that has the column. Without it, statistics of a time when all
+# rows were in one queue, or of one priority, make all indexes alike to the planner, and it may read one that does not have it.
+MATCH = "{0} = wanted.{1} AND {0} >= wanted.{1}"
+MATCHES = {"state": "{0} = wanted.{1}"}
+
 _surveys: dict[tuple[Any, ...], str] = {}
 
 
@@ -68,11 +75,7 @@ class PostgreSQLLevels:
 
     def survey(self, connection: Any, table: Table, members: Sequence[Level]) -> list[SurveyedLevel]:
         """Return the levels that have rows, of each member the most urgent first."""
-        kind = (table, *_parts(members[0]))
-        text = _surveys.get(kind)
-        if text is None:
-            text = _surveys[kind] = _survey_text(table, members, connection)
-        rows = prepared.run(connection, text, level_values(members))
+        rows = prepared.run(connection, *survey_text(table, members, connection))
         return [SurveyedLevel(Level(state, queue, priority), *due) for state, queue, priority, *due in rows]
 
 
@@ -93,7 +96,7 @@ def level_names(table: Table, levels: Sequence[Level], connection: Any) -> dict[
         "level": ", ".join(parts),
         "own": ", ".join([f"wanted.{part}" for part in parts]),
         "columns": ", ".join([names[PARTS[part][0]] for part in parts]),
-        "match": " AND ".join([f"{names[PARTS[part][0]]} = wanted.{part}" for part in parts]),
+        "match": " AND ".join([MATCHES.get(part, MATCH).format(names[PARTS[part][0]], part) for part in parts]),
     }
 
 
@@ -124,6 +127,15 @@ def is_single(ranks: Ranks) -> bool:
 def _parts(level: Level) -> list[str]:
     """Return by what levels of this kind are told from each other."""
     return [part for part in PARTS if getattr(level, part) is not None]
+
+
+def survey_text(table: Table, members: Sequence[Level], connection: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the question for the levels that have rows, and its values."""
+    kind = (table, *_parts(members[0]))
+    text = _surveys.get(kind)
+    if text is None:
+        text = _surveys[kind] = _survey_text(table, members, connection)
+    return text, level_values(members)
 
 
 def _survey_text(table: Table, members: Sequence[Level], connection: Any) -> str:

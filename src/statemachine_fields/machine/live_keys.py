@@ -206,9 +206,9 @@ class BoundKey(Generic[M]):
         runs_code = self.model.save is not models.Model.save or pre_save.has_listeners(self.model)
         return transaction.atomic(using=using) if runs_code else nullcontext()
 
-    def facts_of(self, instance: models.Model, update: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what an instance has in the fields of the key, or is about to have."""
-        data = {**vars(instance), **{name: value for name, value in (update or {}).items() if name in self.names}}
+    def facts_of(self, instance: models.Model, written: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what an instance has in the fields of the key, or what is about to be written there."""
+        data = {**vars(instance), **{name: value for name, value in (written or {}).items() if name in self.names}}
         values = {field.name: data.get(field.name, data.get(field.attname)) for field in self.fields}
         return {name: _as_value(value) for name, value in values.items()}
 
@@ -232,14 +232,19 @@ class BoundKey(Generic[M]):
     ) -> DuplicateLiveRow | None:
         """Return what is to be raised for an error of the database's; None if it is not about this key.
 
-        :param update: what was to be written besides what the instance has.
+        :param update: all that a move was to write of the instance; None for a save, which writes what it has.
         """
         is_ours = isinstance(error, IntegrityError) and not isinstance(error, DuplicateLiveRow)
         if not is_ours or not is_violation(error, self.model, self.constraint):
             return None
-        facts = self.facts_of(instance, update)
+        written, pk, holder = update, self.bound.key_of(instance), None
         is_usable = not connections[using].needs_rollback
-        holder = self.holder(facts, self.bound.key_of(instance), using) if is_usable else None
+        if is_usable and update is not None:  # the row has what the instance may not have loaded, or has in another way
+            rows = all_rows(self.model, using).order_by().filter(pk=pk)
+            written = {**(first_of(rows.values(*[field.name for field in self.fields])) or {}), **update}
+        facts = self.facts_of(instance, written)
+        if is_usable:
+            holder = self.holder(facts, pk, using)
         return self.error(instance, facts, holder)
 
 

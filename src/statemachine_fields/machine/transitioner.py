@@ -105,8 +105,8 @@ class Transitioner(Generic[M]):
             self._refuse_the_impossible()
             return self._attempt()
         except BaseException as error:
-            key = self.bound.key
-            refusal = None if key is None else key.refusal(self.instance, error, self.using)
+            key, update = self.bound.key, {field.name: value for field, value in self.updates.given.items()}
+            refusal = None if key is None else key.refusal(self.instance, error, self.using, update)
             restore()
             raised = refusal or error
             tell_rejection(raised, self.bound, self.instance, self.to_status, self.metadata, self.using)

@@ -248,7 +248,7 @@ class ClaimLoop:
         """Say whether a look that found nothing was a look at everything, or has been tried for long enough."""
         if all(trouble.failures == 0 for trouble in (*self._troubles.values(), *self._reconnects.values())):
             self.trouble_since = None
-            return True
+            return all(lane.is_sure for lane in self.lanes)
         now = time.monotonic()
         self.trouble_since = self.trouble_since or now
         return now - self.trouble_since > ONCE_SECONDS
@@ -338,7 +338,7 @@ class ClaimLoop:
             timer.go_on()
         elif lane.using in self.listened and (got if timer.is_paced else timer.looked()):
             timer.pace()
-        elif timer.is_over:  # else it was asked before the claim
+        elif timer.is_over or not lane.is_sure:  # else it was asked before the claim
             timer.sleep(None if self.options.once else lane.next_due().seconds)
 
     def _take_suspects(self, lane: Lane, limit: int) -> int:

@@ -92,6 +92,11 @@ class Lane:
             return self.levels.claim(self.connection, wanted)
         return self.dialect.claim(self.connection, self.bound.table, wanted)
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the last claim has missed no row that was due."""
+        return self.levels is None or self.levels.is_sure
+
     def candidates(self, wanted: Wanted) -> list[Any]:
         """Return the keys of rows that such a claim would take, as the database has them, and lock none."""
         if self.levels is not None:

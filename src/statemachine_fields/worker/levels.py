@@ -4,9 +4,10 @@ A level is a state, a priority and, in lanes that serve single queues, a queue. 
 index for each, which a claim cannot afford that is after one row. So a process remembers them, and finds out anew
 
 - every second, or as often as that takes no more than a hundredth of its time;
-- when a claim took fewer rows than it wanted, and some of a level may be due that nobody has heard of: at once if it took none.
+- when a claim took no row, though not for more than a tenth of its time.
 
-So a row of a level that nobody used before is claimed at once by a process that has nothing else to do, and counts as soon as that in
+A claim that took fewer rows than it wanted, and after which that was put off, may have missed rows of a level that nobody has heard of:
+then the lane is looked at again as soon as it can be found out. So a row of a level that nobody used before is claimed at once by a process that has nothing else to do, and counts as soon as that in
 the order of one that has. A level that is no longer used costs a step until it is forgotten. Nothing else hangs on what is known.
 """
 
@@ -47,6 +48,8 @@ class Levels:
         ]
         #: Those in use, as they were learnt: those of one urgency together, the most urgent first.
         self.ranks: list[list[Level]] = []
+        #: Whether the last claim has missed no row that was due, whatever its level.
+        self.is_sure = True
         self._learnt_at = float("-inf")
         self._took = 0.0
 
@@ -61,7 +64,7 @@ class Levels:
 
     def learn(self, connection: Any) -> NextDue:
         """Find out which levels are in use, and when rows of them are due."""
-        began_at = time.monotonic()
+        began_at, known = time.monotonic(), self._known
         found = dialect_for(connection).survey(connection, self.bound.table, self.members)
         by_urgency: dict[int, list[Level]] = {}
         for each in found:
@@ -69,8 +72,15 @@ class Levels:
         self.ranks = [by_urgency[urgency] for urgency in sorted(by_urgency, reverse=True)]
         self._learnt_at = time.monotonic()
         self._took = self._learnt_at - began_at
-        seconds = (each.seconds for each in found if each.seconds is not None and each.seconds > 0)
+        seconds = [each.seconds for each in found if each.seconds is not None and each.seconds > 0]
+        if not self.is_sure and any(each.is_due and each.level not in known for each in found):
+            seconds.append(0.0)  # a row that the last claim has missed
+        self.is_sure = True
         return NextDue(any(each.is_due for each in found), min(seconds, default=None))
+
+    @property
+    def _known(self) -> set[Level]:
+        return {level for rank in self.ranks for level in rank}
 
     def _urgency(self, level: Level) -> int:
         return self.schedules[level.state].priority if level.priority is None else level.priority
@@ -78,18 +88,21 @@ class Levels:
     def _is_older_than(self, seconds: float, share: float) -> bool:
         return time.monotonic() - self._learnt_at >= max(seconds, share * self._took)
 
-    def _keep_up(self, connection: Any) -> None:
-        if self._is_older_than(LEARN_EVERY, LEARN_SHARE):
+    def _keep_up(self, connection: Any) -> bool:
+        is_due = self._is_older_than(LEARN_EVERY, LEARN_SHARE)
+        if is_due:
             self.learn(connection)
+        return is_due
 
     def claim(self, connection: Any, wanted: Wanted) -> list[Claimed]:
         """Lease due rows that nobody holds, in the order of their urgency, and of those of one urgency the one due first."""
         wanted = replace(wanted, members=self._named)
         if wanted.crashes or wanted.keys is not None:
             return dialect_for(connection).claim(connection, self.bound.table, wanted)
-        self._keep_up(connection)
-        known = {level for rank in self.ranks for level in rank}
+        is_new = self._keep_up(connection)
+        known = self._known
         rows = self._claim(connection, wanted, self.ranks)
+        self.is_sure = is_new or len(rows) >= wanted.limit
         if not rows and self._is_older_than(LEARN_IDLE, LEARN_IDLE_SHARE):
             self.learn(connection)
             news = [[level for level in rank if level not in known] for rank in self.ranks]
@@ -124,9 +137,15 @@ class Levels:
 
     def next_due(self, connection: Any) -> NextDue:
         """Say whether any row is due, free or held, and when the next one is."""
-        if self.queues is None:  # one step for each state says it
-            return dialect_for(connection).next_due(connection, self.bound.table, [*self.schedules])
-        return self.learn(connection)
+        if self.queues is not None:
+            return self.learn(connection)
+        found = dialect_for(connection).next_due(
+            connection, self.bound.table, [*self.schedules]
+        )  # a step for each state
+        if self.is_sure:
+            return found
+        seconds = max(self._learnt_at + LEARN_IDLE_SHARE * self._took - time.monotonic(), 0.0)
+        return found._replace(seconds=seconds if found.seconds is None else min(seconds, found.seconds))
 
     def recover(self, connection: Any, left: Left) -> Recovered:
         """Take back what was left behind: rows are claimed level by level, so it is in front of those of its level."""

@@ -1,6 +1,6 @@
 """What became of a leased row: a class for each outcome, which knows how it is written, reported and counted.
 
-A new outcome is a class here, and whatever makes it in `executor.py`.
+A new outcome is a class here, and whatever makes it in `verdicts.py` or `executor.py`.
 """
 
 from __future__ import annotations

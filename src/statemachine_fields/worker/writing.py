@@ -355,7 +355,7 @@ def duplicate_behind(outcome: RowOutcome, error: BaseException) -> DuplicateLive
     row = None if key is None else row_of(outcome.lease).first()
     if key is None or row is None:
         return None
-    return key.refusal(row, error, lane.using, getattr(outcome, "update", None))
+    return key.refusal(row, error, lane.using, getattr(outcome, "update", None) or {})
 
 
 def is_in_the_way(lane: Lane, error: BaseException) -> bool:

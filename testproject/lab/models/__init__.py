@@ -37,6 +37,7 @@ from lab.models.shapes import (
 from lab.models.shown import Dossier
 from lab.models.states import Invoice, Parcel, Project, Ticket
 from lab.models.storm import (
+    Bale,
     Container,
     Deposit,
     Entry,
@@ -93,6 +94,7 @@ __all__ = [
     "AtomicPetition",
     "AtomicStunt",
     "Audited",
+    "Bale",
     "Barrel",
     "BigEffort",
     "Bin",

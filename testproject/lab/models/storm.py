@@ -188,6 +188,15 @@ class Keg(Container, ScriptedSync):
     """A row in two tables, whose key is another's."""
 
 
+class Bale(ScriptedSync):
+    """Says itself in which queue it is, and how urgent; runs ahead."""
+
+    queue = models.CharField(max_length=20, blank=True, default="")
+    priority = models.SmallIntegerField(default=0)
+
+    states = scripted(run_ahead=True, queue_field="queue", priority_field="priority")
+
+
 class Postcard(Scripted):
     """Handlers that are coroutines and use the database. They run ahead."""
 

@@ -178,6 +178,9 @@ def make_slots(chance: random.Random, kinds: list[str], place: dict[str, str], d
     if "pool" in kinds and has_pool():
         pool = {"OPTIONS": {"pool": {"min_size": 2, "max_size": 16}}, "CONN_MAX_AGE": 0}
         slots.append(Slot("pool", processes(), {"database": {**place, **pool}}))
+    if "queues" in kinds:
+        queues = ["--queue", "default", "--queue", "mail=1", "--queue", "post"]
+        slots.append(Slot("queues", ["--processes", "1", "--threads", "2", *queues], {}))
     if "router" in kinds:
         router = {"databases": {"default": decoy}, "routers": ["tests.faults.injections.Stubborn"]}
         slots.append(Slot("router", ["--processes", "1", "--database", "main"], router))

@@ -14,11 +14,11 @@ from django.db import Error, connections
 from django.utils import timezone
 from psycopg import sql
 
-from lab.models import Luggage
+from lab.models import Bale, Luggage
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.campaign.crew import LEASE
-from tests.faults.campaign.rows import CANCELLED, MODELS, SCRIPTED, TERMINAL
+from tests.faults.campaign.rows import CANCELLED, MODELS, PRIORITIES, QUEUES, SCRIPTED, TERMINAL
 
 if TYPE_CHECKING:
     from tests.faults.campaign.run import Campaign
@@ -414,11 +414,25 @@ class People(Harm):
             row.states.run_at(timezone.now() + timedelta(seconds=chance.uniform(-1, 1)))
 
 
+class Rank(Harm):
+    """People change the queue and the priority of rows, whether they wait or are run."""
+
+    name, every = "rank", (0.05, 0.3)
+
+    def begin(self, chance: random.Random) -> str | None:
+        rows = [*Bale.objects.exclude(status__in=TERMINAL).order_by("-pk")[:50]]
+        for row in chance.sample(rows, min(3, len(rows))):
+            row.queue, row.priority = chance.choice(QUEUES), chance.choice(PRIORITIES)
+            row.save(update_fields=["queue", "priority"])  # all else may have been written meanwhile
+        return "" if rows else None
+
+
 HARMS: dict[str, type[Harm]] = {
     harm.name: harm
     for harm in (
         Kill, KillSupervisor, KillHost, Stop, Freeze, Cut, Silence, SilenceOfAll, Lose, Latency, Terminate, RestartFast,
         RestartImmediate, LockRows, LockTable, TriggerRaises, TriggerIgnores, TriggerIsSlow, People,
+        Rank,
     )
 }  # fmt: skip
 
@@ -431,6 +445,7 @@ STANDING = {
     "leak": "Rows whose handler leaves a transaction open.",
     "copy": "Rows whose handler copies its instance by Django's recipe, and moves on.",
     "timeouts": "One worker has a statement_timeout or a lock_timeout.",
+    "queues": "One worker serves some queues only, one of them one row at a time.",
     "router": "One worker serves --database main while the router says default, whatever the hints.",
     "pool": "One worker has Django's `pool` option. Needs psycopg_pool.",
 }

@@ -11,6 +11,7 @@ from django.db.models import Q
 
 from lab.models import (
     AtomicPetition,
+    Bale,
     Deposit,
     Errand,
     Expedition,
@@ -29,7 +30,7 @@ from statemachine_fields.db.clock import StatementClock
 from tests.faults.campaign.timeline import Timeline
 
 #: Those that go from NEW to DONE.
-SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg)
+SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg, Bale)
 #: Those that wait for events, go in a circle and never end.
 WAITING: tuple[Any, ...] = (Petition, AtomicPetition, SwiftPetition)
 #: A row that makes others and waits for them, and those.
@@ -53,10 +54,14 @@ BAD = {
 #: How many rows of a kind there are at most, where each costs a process.
 MOST = {"poison": 3, "hang": 4}
 
+#: What rows say that say their queue and priority themselves. Some workers serve some of the queues only.
+QUEUES = ["", "mail", "post", "other"]
+PRIORITIES = [-1, 0, 1, 5]
+
 #: A copy is made with an integer for a key, and a transaction can only be left open by who is not in one.
 SHAPES = {
     "leak": tuple(model for model in SCRIPTED if model is not Deposit),
-    "copy": (Errand, Postcard, Folder, Paper),
+    "copy": (Errand, Postcard, Folder, Paper, Bale),
 }
 
 #: Scripts whose rows must not be done.
@@ -92,9 +97,10 @@ class Feeder:
         rows: dict[Any, list[Any]] = {}
         for _ in range(number):
             model, script, status = self._choose(harmless)
-            rows.setdefault(model, []).append(
-                model(status=status, **({"script": script} if script is not None else {}))
-            )
+            values: dict[str, Any] = {"script": script} if script is not None else {}
+            if model is Bale:
+                values |= {"queue": self.chance.choice(QUEUES), "priority": self.chance.choice(PRIORITIES)}
+            rows.setdefault(model, []).append(model(status=status, **values))
         for model, made in rows.items():
             with transaction.atomic():
                 if model is Keg:  # which bulk_create() cannot
