@@ -6,8 +6,27 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from lab.models import Car, Dossier, Effort, Invoice, Kept, Parcel, Protected, Reasoned, Ticket
-from statemachine_fields.admin import StateAttemptAdmin, StateMachineAdminMixin, StateTransitionAdmin
+from lab.models import (
+    Car,
+    Deal,
+    Dossier,
+    Effort,
+    Expedition,
+    Invoice,
+    Kept,
+    Leg,
+    Parcel,
+    Petition,
+    Protected,
+    Reasoned,
+    Ticket,
+)
+from statemachine_fields.admin import (
+    StateAttemptAdmin,
+    StateEventAdmin,
+    StateMachineAdminMixin,
+    StateTransitionAdmin,
+)
 
 
 class MachineAdmin(StateMachineAdminMixin, admin.ModelAdmin):
@@ -30,10 +49,18 @@ class DossierAdmin(StateMachineAdminMixin, admin.ModelAdmin):
         return rows.filter(team__in=["", request.user.get_username()])
 
 
+class WaitingAdmin(MachineAdmin):
+    """What is next, in the list."""
+
+    list_display = ["__str__", "status", "status_next_at"]
+
+
 # Ticket is not registered, so the pages of its history have nothing to link to.
-admin.site.register([Car, Effort, Invoice, Parcel, Reasoned], MachineAdmin)
+admin.site.register([Car, Deal, Effort, Invoice, Parcel, Reasoned], MachineAdmin)
+admin.site.register([Expedition, Leg, Petition], WaitingAdmin)
 admin.site.register([Kept, Protected])
 admin.site.register(Effort.states.attempt_model, StateAttemptAdmin)
+admin.site.register([Deal.payment.event_model, Petition.states.event_model], StateEventAdmin)
 
 for machine in (
     Car.states,
