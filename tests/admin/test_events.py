@@ -81,6 +81,14 @@ def test_a_long_payload_is_folded(admin_client, petition):
     )
 
 
+def test_of_a_huge_payload_the_page_shows_the_beginning(admin_client, petition):
+    petition.states.deliver("letter", {"text": "long " * 30_000})
+    petition.refresh_from_db()
+    assert len(look(admin_client, petition).content) < 60_000
+    event = petition.states.events.get()
+    assert len(admin_client.get(page(PetitionStateEvent, "change", event.pk)).content) > 150_000
+
+
 def test_the_page_shows_a_few_and_leads_to_all(admin_client, petition):
     for _number in range(7):
         petition.states.deliver("denied")

@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.db import models
 from django.http import HttpRequest
 from django.utils.html import format_html
+from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, pgettext_lazy
 
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 #: each move took.
 MOST_IN_STORY = 200
 LOOKED_AT = 10_000
-#: How long a payload may be to stand on the line of its event.
+#: How long a payload may be to stand on the line of its event; and how much of a longer one is shown below it. All of it is on the
+#: event's own page.
 SHORT = 60
+LONGEST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def _entry(event: Any) -> EventEntry:
         number=event.number,
         when=time_tag(event.delivered_at),
         name=as_text(event.name),
-        payload=as_json(event.payload, indent=2) if is_block else payload,
+        payload=Truncator(as_json(event.payload, indent=2)).chars(LONGEST) if is_block else payload,
         is_block=is_block,
         dedup_key=as_text(event.dedup_key or ""),
         taken_by=event.taken_by,
