@@ -70,7 +70,7 @@ def test_a_row_says_what_it_waits_for(admin_client, model, state, panel, line):
     assert f"Clock: {panel}" in words
     assert "statemachine_reschedule" not in words
     assert "Nothing is due" not in words
-    assert f"{line} 1 {model._meta.verbose_name}" in words_of(admin_client.get(page(model)))
+    assert f" {state.capitalize()} {line} " in words_of(admin_client.get(page(model)))
 
 
 def test_a_row_that_waits_says_until_when(admin_client):
