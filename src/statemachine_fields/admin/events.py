@@ -46,7 +46,7 @@ class EventEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class NewestEvents:
     """The newest events of a row, how many it has got, and how many of them no move has taken."""
 
     entries: tuple[EventEntry, ...]
@@ -58,15 +58,15 @@ class Events:
         return self.total > len(self.entries)
 
 
-def newest_events(bound: Binding[Any], instance: models.Model, length: int, limit: int) -> Events:
+def newest_events(bound: Binding[Any], instance: models.Model, length: int, limit: int) -> NewestEvents:
     """Return the newest events of a row. Two queries, or none if it has got none."""
     total = _number_of(bound, instance)
     if not total:
-        return Events((), 0, "")
+        return NewestEvents((), 0, "")
     events = getattr(instance, bound.accessor).events
     untaken = events.filter(taken_by=None)[: limit + 1].count()
     newest = events.order_by("-number")[:length]
-    return Events(tuple(map(_entry, newest)), total, counted(untaken, limit) if untaken else "")
+    return NewestEvents(tuple(map(_entry, newest)), total, counted(untaken, limit) if untaken else "")
 
 
 def events_taken(
