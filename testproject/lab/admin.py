@@ -8,12 +8,16 @@ from django.http import HttpRequest
 
 from lab.models import (
     Car,
+    Deal,
     Dispatch,
     Dossier,
     Effort,
+    Expedition,
     Invoice,
     Kept,
+    Leg,
     Parcel,
+    Petition,
     Protected,
     Reasoned,
     Reservation,
@@ -22,7 +26,12 @@ from lab.models import (
     Ticket,
     Wish,
 )
-from statemachine_fields.admin import StateAttemptAdmin, StateMachineAdminMixin, StateTransitionAdmin
+from statemachine_fields.admin import (
+    StateAttemptAdmin,
+    StateEventAdmin,
+    StateMachineAdminMixin,
+    StateTransitionAdmin,
+)
 
 
 class MachineAdmin(StateMachineAdminMixin, admin.ModelAdmin):
@@ -45,12 +54,20 @@ class DossierAdmin(StateMachineAdminMixin, admin.ModelAdmin):
         return rows.filter(team__in=["", request.user.get_username()])
 
 
+class WaitingAdmin(MachineAdmin):
+    """What is next, in the list."""
+
+    list_display = ["__str__", "status", "status_next_at"]
+
+
 # Ticket is not registered, so the pages of its history have nothing to link to.
 admin.site.register(
-    [Car, Dispatch, Effort, Invoice, Parcel, Reasoned, Reservation, Shipment, Sorted, Wish], MachineAdmin
+    [Car, Deal, Dispatch, Effort, Invoice, Parcel, Reasoned, Reservation, Shipment, Sorted, Wish], MachineAdmin
 )
+admin.site.register([Expedition, Leg, Petition], WaitingAdmin)
 admin.site.register([Kept, Protected])
 admin.site.register(Effort.states.attempt_model, StateAttemptAdmin)
+admin.site.register([Deal.payment.event_model, Petition.states.event_model], StateEventAdmin)
 
 for machine in (
     Car.states,

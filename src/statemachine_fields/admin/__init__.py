@@ -9,12 +9,14 @@
 """
 
 from statemachine_fields.admin.changelist import StateFilter
+from statemachine_fields.admin.events import StateEventAdmin
 from statemachine_fields.admin.mixin import StateMachineAdminMixin
 from statemachine_fields.admin.records import StateTransitionAdmin, TransitionPaginator, WhenFilter
 from statemachine_fields.admin.tries import StateAttemptAdmin
 
 __all__ = [
     "StateAttemptAdmin",
+    "StateEventAdmin",
     "StateFilter",
     "StateMachineAdminMixin",
     "StateTransitionAdmin",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import quote, unquote
+from django.contrib.auth import get_permission_codename
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import models
 from django.forms import BaseForm, Media
@@ -18,6 +19,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import lazy
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
@@ -126,11 +128,14 @@ class MachineAdmin(ModelAdmin):
         *,
         current: str | None = None,
         weights: Mapping[tuple[str, str], int] | None = None,
+        lines: Mapping[str, Sequence[str]] | None = None,
+        says: Mapping[tuple[str, str], str] | None = None,
         flat: bool = False,
     ) -> SafeString:
         """Return the graph with how many rows are in each state, declared or not.
 
         :param link: returns the address of the rows of a state.
+        :param lines: more to say in the boxes of states, and `says` beside moves.
         """
         counts = count_states(self, request, bound, self.count_limit)
         marks = Marks(
@@ -138,6 +143,8 @@ class MachineAdmin(ModelAdmin):
             notes={state: counted(number, self.count_limit) for state, number in counts.items()},
             links={state: link(state) for state in counts},
             weights=weights or {},
+            lines=lines or {},
+            says=says or {},
             tones=self.tones(bound),
         )
         return draw_graph(bound.graph, marks, self.title_of(bound), flat=flat) + undeclared_line(bound, marks)
@@ -147,6 +154,14 @@ class MachineAdmin(ModelAdmin):
     def has_move_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Say whether the user may move rows at all. Which moves, permissions on the transitions say."""
         return self.has_change_permission(request, obj)
+
+    def has_deliver_permission(
+        self, request: HttpRequest, machine: BoundMachine[Any], obj: models.Model | None = None
+    ) -> bool:
+        """Say whether the user may deliver events to rows that they may see: who has the `add` permission of the event model."""
+        opts = machine.event_model._meta
+        user: Any = request.user
+        return bool(user.has_perm(f"{opts.app_label}.{get_permission_codename('add', opts)}"))
 
     def asks_for_each_row(self) -> bool:
         """Say whether that may depend on the row."""
@@ -189,6 +204,15 @@ class MachineAdmin(ModelAdmin):
         self.message_user(request, text % {"number": grouped(reasons.total()), "why": why}, messages.WARNING)
 
     # Addresses
+
+    def records_url(self, request: HttpRequest, model: type[models.Model] | None, key: Any) -> str:
+        """Return where all records of one kind are listed that a row has, for those who may see them there."""
+        if model is None or not self.admin_site.is_registered(model):
+            return ""
+        if not self.admin_site.get_model_admin(model).has_view_permission(request):
+            return ""
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
+        return f"{reverse(name, current_app=self.admin_site.name)}?{urlencode({'q': key})}"
 
     def page_url(self, page: str, *args: Any) -> str:
         """Return the address of one of the model's pages."""

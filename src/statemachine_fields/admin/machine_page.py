@@ -23,6 +23,7 @@ from statemachine_fields.admin.base import MachineAdmin
 from statemachine_fields.admin.display import as_text, badge, counted, grouped, in_words, one_line, since, time_tag
 from statemachine_fields.admin.schedule import schedule_line
 from statemachine_fields.admin.stuck import LEAST, Rule, Spared, Stuck, find_stuck
+from statemachine_fields.admin.waiting import wait_lines, wait_moves
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.drawing.charts import Bar, draw_bars, short
 from statemachine_fields.machine.binding import Binding
@@ -83,7 +84,14 @@ class MachinePage(MachineAdmin):
             "windows": [(window_name(each), f"?{urlencode({DAYS: each})}", each == days) for each in WINDOWS],
             "chart": self._chart(bound, durations),
             "stays": self._stay_lines(bound, durations),
-            "graph": self.counted_graph(request, bound, lambda state: self._list_url(bound, state), weights=moves),
+            "graph": self.counted_graph(
+                request,
+                bound,
+                lambda state: self._list_url(bound, state),
+                weights=moves,
+                lines=wait_lines(bound),
+                says=wait_moves(bound),
+            ),
             "moves": self._move_lines(bound, moves, durations) if moves else [],
             "stuck": [self._stuck_group(bound, each) for each in found.stuck if each.rows],
             "spared": [(badge(bound, state, self.tones(bound)), SPARED[why]) for state, why in found.spared.items()],

@@ -7,18 +7,21 @@ other part; Python asks them in this order:
     MachineLists      the graph above the list, with how many rows are in each state
     BulkTransitions   "Move to …" for the rows that are selected, and the page that asks before it
     Schedules         run now, release and resume: on the page of a row, and for the rows that are selected
+    DeliveryPages     events that people deliver to a row
     RowPages          the machines on the page of a row, with its buttons, and its story
     TransitionPages   what a button leads to: a question, a form, or the move
     MachinePage       how long rows stay, which moves they make, which are stuck
 
-What they share, `MachineAdmin`, is their base in turn (`base`), and how states, times and facts look is in `display`. Imports
-run from here to there. Records have an admin of their own (`records`).
+What they share, `MachineAdmin`, is their base in turn (`base`), and how states, times and facts look is in `display`; what rows wait for, in `waiting`. Imports
+run from here to there. Records have an admin of their own (`records`), as have tries
+and events (`tries`, `events`).
 """
 
 from __future__ import annotations
 
 from statemachine_fields.admin.bulk import BulkTransitions
 from statemachine_fields.admin.changelist import MachineColumns, MachineLists
+from statemachine_fields.admin.delivery import DeliveryPages
 from statemachine_fields.admin.machine_page import MachinePage
 from statemachine_fields.admin.row_page import RowPages
 from statemachine_fields.admin.schedule import Schedules
@@ -26,7 +29,7 @@ from statemachine_fields.admin.transition import TransitionPages
 
 
 class StateMachineAdminMixin(
-    MachineColumns, MachineLists, BulkTransitions, Schedules, RowPages, TransitionPages, MachinePage
+    MachineColumns, MachineLists, BulkTransitions, Schedules, DeliveryPages, RowPages, TransitionPages, MachinePage
 ):
     """Put before `ModelAdmin`: badges, buttons for moves, a bulk action, the story of a row, and the graph.
 

@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.text import capfirst
-from django.utils.translation import get_language_bidi, pgettext_lazy
+from django.utils.translation import get_language_bidi, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from statemachine_fields.admin.display import as_json, local, one_line
@@ -42,7 +42,7 @@ else:
 __all__ = ["StateTransitionAdmin", "TransitionPaginator", "WhenFilter"]
 
 #: Lookups by which a list goes on where the pages end.
-EDGES = ("id__lt", "sequence__lt")
+EDGES = ("id__lt", "sequence__lt", "number__lt")
 
 
 class TransitionPaginator(RecordPaginator):
@@ -140,7 +140,12 @@ class TransitionChangeList(ChangeList):
         if not self.paginator.cut_short:
             return ""
         last: Record = self.result_list[-1]
-        return self.get_query_string({"sequence__lt": last.sequence} if self.query.strip() else {"id__lt": last.pk})
+        counter = self.model_admin.counter
+        searched = {f"{counter}__lt": getattr(last, counter)}
+        return self.get_query_string(searched if self.query.strip() else {"id__lt": last.pk})
+
+    def count_line(self) -> str:
+        return self.model_admin.count_line(self.result_count)
 
 
 class WhenFilter(admin.SimpleListFilter):
@@ -148,6 +153,8 @@ class WhenFilter(admin.SimpleListFilter):
 
     title = pgettext_lazy("state machine", "when")
     parameter_name = "when"
+    #: The field that says when.
+    field = "transitioned_at"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, _StrPromise]]:
         return [
@@ -170,7 +177,7 @@ class WhenFilter(admin.SimpleListFilter):
                 since = today.replace(month=1, day=1)
             case _:
                 return queryset
-        return records_since(queryset, since)
+        return records_since(queryset, since, self.field)
 
 
 class StateTransitionAdmin(RecordAdmin):
@@ -186,6 +193,8 @@ class StateTransitionAdmin(RecordAdmin):
     sortable_by = ()
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
+    #: The field that counts the records of one row.
+    counter = "sequence"
     search_fields = ["=instance__pk"]
     search_help_text = _("Finds the history of one row by its complete primary key.")
     actions = None
@@ -245,7 +254,11 @@ class StateTransitionAdmin(RecordAdmin):
         except (ValidationError, ValueError, TypeError, ArithmeticError):
             self.message_user(request, _("That is not a valid primary key, so no row can have it."), messages.WARNING)
             return queryset.none(), False
-        return queryset.filter(instance=value).order_by("-sequence"), False
+        return queryset.filter(instance=value).order_by(f"-{self.counter}"), False
+
+    def count_line(self, number: int) -> str:
+        """Say how many records a list has that are all on one page."""
+        return ngettext("%(counter)s transition", "%(counter)s transitions", number) % {"counter": number}
 
     # The row
 

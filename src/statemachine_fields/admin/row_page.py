@@ -9,13 +9,13 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, reverse
-from django.utils.http import urlencode
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from statemachine_fields.admin.base import MachineAdmin, read_number, show_in
+from statemachine_fields.admin.delivery import DeliverForm
 from statemachine_fields.admin.display import (
     as_json,
     as_text,
@@ -27,9 +27,11 @@ from statemachine_fields.admin.display import (
     time_tag,
     who,
 )
+from statemachine_fields.admin.events import EventEntry, events_taken, newest_events
 from statemachine_fields.admin.schedule import ScheduleReading
 from statemachine_fields.admin.transition import button_text
 from statemachine_fields.admin.tries import TryEntry, tries_after, tries_of
+from statemachine_fields.admin.waiting import ChildrenReader, wait_lines, wait_moves
 from statemachine_fields.drawing.svg import Marks
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.machine.forms import form_class, writes_the_row
@@ -123,6 +125,8 @@ class StoryEntry:
     facts: tuple[Fact, ...]
     #: The tries that followed and moved the row no further, the newest first.
     tries: tuple[TryEntry, ...] = ()
+    #: The events that the move took, in the order in which they came.
+    events: tuple[EventEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +169,12 @@ class StoryReader:
             return Story((), total)
         first, last = page[0].sequence, page[-1].sequence
         is_first_page = first >= self.latest
-        tries = tries_after(self.bound, self.instance, self.tones, [record.sequence for record in page])
+        numbers = [record.sequence for record in page]
+        tries = tries_after(self.bound, self.instance, self.tones, numbers)
+        events = events_taken(self.bound, self.instance, numbers)
         return Story(
             entries=tuple(
-                self._entry(record, later, tries.get(record.sequence, ()))
+                self._entry(record, later, tries.get(record.sequence, ()), events.get(record.sequence, ()))
                 for record, later in zip(page, [after, *page], strict=False)
             ),
             total=total,
@@ -181,7 +187,9 @@ class StoryReader:
     def _query(self, before: int) -> str:
         return f"?{BEFORE}={before}" if before <= self.latest else "?"
 
-    def _entry(self, record: Any, later: Any, tries: tuple[TryEntry, ...]) -> StoryEntry:
+    def _entry(
+        self, record: Any, later: Any, tries: tuple[TryEntry, ...], events: tuple[EventEntry, ...]
+    ) -> StoryEntry:
         facts = record.metadata if isinstance(record.metadata, dict) else {"": record.metadata}
         is_last = record.sequence >= self.latest
         stay = later.transitioned_at - record.transitioned_at if later is not None else since(record.transitioned_at)
@@ -195,6 +203,7 @@ class StoryReader:
             actor=who(facts["actor"]) if facts.get("actor") else "",
             facts=tuple(Fact.of(name, value) for name, value in facts.items() if name != "actor" or not value),
             tries=tries,
+            events=events,
         )
 
 
@@ -250,23 +259,34 @@ class RowPages(MachineAdmin):
             "story_url": self.row_url("story", obj, bound.accessor),
             "machine_url": self.page_url("machine", bound.accessor),
             "tries": tries_of(bound, obj, self.tones(bound), self.story_length),
-            "tries_url": self._tries_url(request, bound, obj),
+            "tries_url": self.records_url(request, bound.tries_model, bound.key_of(obj)),
+            "children": ChildrenReader(self.admin_site, request, self.count_limit).read(bound, obj),
+            **self._events(request, bound, obj, state),
         }
 
-    def _tries_url(self, request: HttpRequest, bound: Binding[Any], obj: models.Model) -> str:
-        """Return where all tries of a row are listed, for those who may see them there."""
-        model = bound.tries_model
-        if model is None or not self.admin_site.is_registered(model):
-            return ""
-        if not self.admin_site.get_model_admin(model).has_view_permission(request):
-            return ""
-        opts = model._meta
-        page = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist", current_app=self.admin_site.name)
-        return f"{page}?{urlencode({'q': bound.key_of(obj)})}"
+    def _events(self, request: HttpRequest, bound: Binding[Any], obj: models.Model, state: str) -> dict[str, Any]:
+        """Return what the page of a row shows of its events, of a machine that has some."""
+        if bound.event_model is None:
+            return {}
+        takes_more = state in bound.graph and not bound.graph.is_terminal(state)
+        may_deliver = takes_more and self.has_deliver_permission(request, bound.face, obj)
+        return {
+            "has_events": True,
+            "events": newest_events(bound, obj, self.story_length, self.count_limit),
+            "events_url": self.records_url(request, bound.event_model, bound.key_of(obj)),
+            "deliver_form": DeliverForm(bound, state) if may_deliver else None,
+            "deliver_url": self.row_url("deliver", obj, bound.accessor),
+        }
 
     def _graph(self, bound: Binding[Any], obj: models.Model, state: str) -> SafeString:
         recent = list(getattr(obj, bound.accessor).history.values_list("from_status", "to_status")[:PATH_LENGTH])
-        marks = Marks(current=state, path=list(dict.fromkeys(reversed(recent))), tones=self.tones(bound))
+        marks = Marks(
+            current=state,
+            path=list(dict.fromkeys(reversed(recent))),
+            lines=wait_lines(bound),
+            says=wait_moves(bound),
+            tones=self.tones(bound),
+        )
         return draw_graph(bound.graph, marks, self.title_of(bound))
 
     def story_view(self, request: HttpRequest, object_id: str, accessor: str) -> HttpResponse:

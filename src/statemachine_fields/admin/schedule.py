@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext, pgettext_
 
 from statemachine_fields.admin.base import Action, MachineAdmin, read_number
 from statemachine_fields.admin.display import day, grouped, in_words, one_line, time_tag
+from statemachine_fields.admin.waiting import awaited_words, waits_for
 from statemachine_fields.exceptions import RowLeased, RowMissing, StateMachineError
 from statemachine_fields.machine.binding import Binding
 from statemachine_fields.schedule.upcoming import Upcoming, UpcomingKind, deadline_of, foresee
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 DAY = dt.timedelta(days=1)
 #: A row that is due for longer than this waits for a worker, and is said to.
 LATE = dt.timedelta(seconds=10)
+#: How long what a row waits for may be in a line of a list.
+LONGEST_WAIT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,12 @@ COMMANDS = {
         ),
     )
 }
+#: What "Run now" is to a row that waits for something: only if that has happened, there is something to run.
+LOOK_NOW = replace(
+    COMMANDS["run_now"],
+    label=pgettext_lazy("state machine", "Look now"),
+    help=gettext_lazy("Let a worker look at once whether that has happened."),
+)
 
 
 class ScheduleReading:
@@ -130,7 +139,19 @@ class ScheduleReading:
     def is_parked(self) -> bool:
         return self.next_at is None and not self.is_leased and bool(self.error)
 
-    def summary(self, longest_error: int = 80) -> str:
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it sleeps until something happens, and nothing went wrong. A worker may look by itself meanwhile."""
+        if self.policy is None or self.policy.until is None or self.is_leased or self.is_parked:
+            return False
+        is_tried_again = bool(self.failures or self.crashes)
+        return not is_tried_again and (self.upcoming is None or self.upcoming.at > timezone.now())
+
+    def summary(self, longest_error: int = 80, *, brief: bool = False) -> str:
+        """Say in a few words what is next.
+
+        :param brief: for a line of a list.
+        """
         if self.lease_expires_at is not None:
             if self.lease_expires_at <= timezone.now():
                 return _("Left by its worker")
@@ -139,14 +160,16 @@ class ScheduleReading:
             return _("Never: no worker takes rows of a state that is not declared")
         if self.is_parked:
             return _("Parked: %(why)s") % {"why": one_line(self.error, longest_error)}
-        if self.upcoming is None and self.policy.until is not None:
-            return _("Waits for %(what)s") % {"what": self.policy.until}
+        if self.is_waiting and self.policy.until is not None:
+            return waits_for(self.bound, self.status, self.policy.until, brief=brief)
         if self.upcoming is None:
             return _("Nothing is due")
         return time_tag(self.upcoming.at, in_future(self.bound, self.upcoming))
 
     def facts(self) -> Iterator[tuple[str, str]]:
         yield from self._rank()
+        if self.policy is not None and self.policy.until is not None and not self.is_waiting:
+            yield _("What it waits for"), awaited_words(self.bound, self.status, self.policy.until)
         if self.is_leased:
             yield pgettext("state machine", "Worker"), self.lease_owner
             yield pgettext("state machine", "Lease ends"), _moment(self.lease_expires_at)
@@ -186,13 +209,19 @@ class ScheduleReading:
             return
         if upcoming is not None and upcoming.kind is UpcomingKind.TIME_OUT and upcoming.runs:
             yield pgettext("state machine", "Before that"), _("one more try, which may move it elsewhere")
-        if upcoming is not None and upcoming.is_last_attempt:
+        if upcoming is not None and upcoming.is_last_attempt and not self.is_waiting:
             parked = _("it is parked")
             yield _("If that fails"), self.bound.label_of(upcoming.to_state) if upcoming.to_state else parked
-        later = deadline_of(policy, self.entered_at)
         is_earlier = upcoming is not None and upcoming.kind in (UpcomingKind.RUN, UpcomingKind.RETRY)
-        if later is not None and (is_earlier or self.is_leased):
-            yield _("At the latest"), time_tag(later.at, in_future(self.bound, later))
+        if upcoming is not None and is_earlier and self.is_waiting:
+            yield _("A worker looks again"), _moment(upcoming.at)
+        if (is_earlier or self.is_leased or self.is_waiting) and (at_the_latest := self.at_the_latest()):
+            yield _("At the latest"), at_the_latest
+
+    def at_the_latest(self) -> str:
+        """Say what happens to the row whatever its handler does, and when, if anything."""
+        later = deadline_of(self.policy, self.entered_at) if self.policy is not None else None
+        return "" if later is None else time_tag(later.at, in_future(self.bound, later))
 
     def advice(self) -> str:
         """Say what is wrong with the schedule itself, and what to do."""
@@ -213,14 +242,18 @@ class ScheduleReading:
             return []
         if self.is_parked:
             return [COMMANDS["resume"]]
+        if self.is_waiting:
+            return [LOOK_NOW]
         return [COMMANDS["run_now"]] if self.policy.acts else []
 
 
 def schedule_line(bound: Binding[Any], instance: models.Model) -> str | None:
     """Return what the schedule says in a few words, for a column of the list; nothing if nothing is due."""
     reading = ScheduleReading(bound, instance)
-    is_asleep = reading.policy is not None and reading.policy.until is not None
-    if reading.next_at is None and not reading.is_leased and not reading.is_parked and not is_asleep:
+    if reading.is_waiting:
+        line, words = one_line(reading.summary(brief=True), LONGEST_WAIT), reading.summary()
+        return format_html('<span title="{}">{}</span>', words, line)
+    if reading.next_at is None and not reading.is_leased and not reading.is_parked:
         return None
     if reading.policy is None and not reading.is_leased:
         return format_html('<span title="{}">{}</span>', reading.summary(), pgettext("state machine", "Never"))

@@ -8,17 +8,18 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import ngettext, pgettext_lazy
 
 from statemachine_fields.admin.display import as_text, badge, in_words, local, one_line, time_tag
-from statemachine_fields.admin.records import StateTransitionAdmin, TransitionChangeList
+from statemachine_fields.admin.records import StateTransitionAdmin
 from statemachine_fields.machine.binding import Binding
 
+#: The colour of what came of a try.
+TONES = {"waited": "gray", "failed": "amber", "parked": "red", "crashed": "pink"}
 #: How many tries a page of the story reads at most, the newest first.
 MOST_IN_STORY = 200
 
@@ -31,7 +32,7 @@ class TryEntry:
     when: str
     state: str
     outcome: str
-    is_quiet: bool
+    tone: str
     took: str
     worker: str
     error: str
@@ -64,7 +65,7 @@ def _entry(bound: Binding[Any], attempt: Any, tones: Mapping[str, str]) -> TryEn
         when=time_tag(attempt.ended_at),
         state=badge(bound, attempt.state, tones),
         outcome=str(attempt.get_outcome_display()),
-        is_quiet=attempt.outcome == "waited",
+        tone=TONES.get(attempt.outcome, "gray"),
         took="" if attempt.seconds is None else in_words(timedelta(seconds=attempt.seconds)),
         worker=as_text(attempt.worker),
         error=as_text(attempt.error),
@@ -72,25 +73,13 @@ def _entry(bound: Binding[Any], attempt: Any, tones: Mapping[str, str]) -> TryEn
     )
 
 
-class AttemptChangeList(TransitionChangeList):
-    """List the most recent try first."""
-
-    def next_url(self) -> str:
-        if self.page.has_next() or not self.paginator.cut_short:
-            return super().next_url()
-        last: Any = self.result_list[-1]
-        return self.get_query_string({"id__lt": last.pk})
-
-
 class StateAttemptAdmin(StateTransitionAdmin):
     """Show the tries of a machine to those who have the `view` permission of their model, and let nobody change them."""
 
     list_display = ["when", "row", "number", "state", "outcome", "took", "worker", "error_line"]
     list_filter = ["outcome", "state"]
+    counter = "number"
     search_help_text = _("Finds the tries of one row by its complete primary key.")
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return AttemptChangeList
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         shown = [
@@ -106,9 +95,8 @@ class StateAttemptAdmin(StateTransitionAdmin):
         ]
         return self.fields or [*shown, "took", "pretty_error", "pretty_traceback", "id"]
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        found, duplicates = super().get_search_results(request, queryset, search_term)
-        return (found.order_by("-number") if search_term.strip() else found), duplicates
+    def count_line(self, number: int) -> str:
+        return ngettext("%(number)d try", "%(number)d tries", number) % {"number": number}
 
     @admin.display(description=pgettext_lazy("state machine", "when"))
     def when(self, record: Any) -> str:

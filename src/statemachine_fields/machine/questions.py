@@ -117,11 +117,16 @@ class Questions(Generic[M]):
         return plain(state)
 
 
-def records_since(records: models.QuerySet[Any], since: datetime.datetime) -> models.QuerySet[Any]:
-    """Return the records of moves from an instant on. Their key finds them, where ids that are made later are larger."""
+def records_since(
+    records: models.QuerySet[Any], since: datetime.datetime, by: str = "transitioned_at"
+) -> models.QuerySet[Any]:
+    """Return the records of moves from an instant on. Their key finds them, where ids that are made later are larger.
+
+    :param by: the field that says when, of records of another kind.
+    """
     if sorts_ids_by_time(connections[records.db]):
         records = records.filter(pk__gte=uuid7_floor((since - ID_SLACK).timestamp()))
-    return records.filter(transitioned_at__gte=since)
+    return records.filter(**{f"{by}__gte": since})
 
 
 def _sorted_durations(graph: StateGraph, stays: Iterable[Stay]) -> Durations:
