@@ -219,6 +219,7 @@ def test_all_moves_are_listed_the_most_used_first_with_those_that_nobody_made(ad
             "Packed → Shipped",
             "Shipped → Delivered",
             "Shipped → Returned",
+            "Shipped → Lost",
             "Delivered → Returned",
         )
     ]
