@@ -26,11 +26,10 @@ from statemachine_fields.db.claims import (
 )
 from statemachine_fields.db.clock import clock_sql, local_now, make_ready, stores_utc
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import Dialect, FieldValues, LockedRow, RowWriteKind, SelectedWritten
+from statemachine_fields.db.dialect import Dialect, FieldValues, LockedRow, RowWriteKind, SelectedWritten, Written
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import CLAIM, COMPARES_INBOX, RECOVER, UNCLAIM, Becomes, Effect, Terms
 from statemachine_fields.db.portable_events import PortableEvents
-from statemachine_fields.db.prepared import Written
 from statemachine_fields.db.riders import Rider
 from statemachine_fields.db.tries import keep_crashes, keep_try
 
