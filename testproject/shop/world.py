@@ -36,7 +36,7 @@ def news_of_payment(order: Order) -> News | None:
 
 def payment(total: Decimal, dice: random.Random | Any) -> News:
     """Return that somebody has paid, or that the bank would not have it."""
-    if dice.random() < 0.08:
+    if dice.random() < 0.05:
         return "refused", {"reason": dice.choice(REFUSALS)}
     return "paid", {"amount": str(total), "method": dice.choice(METHODS)}
 
@@ -81,7 +81,7 @@ def news_of_parcel(parcel: Parcel) -> News | None:
 
 def arrival(customer: str, dice: random.Random | Any) -> News:
     """Return that a parcel has arrived, or never will."""
-    if dice.random() < 0.03:
+    if dice.random() < 0.015:
         return "lost", {"last_seen": dice.choice(["Hanover", "Leipzig", "Rotterdam"])}
     return "delivered", {"signed_by": dice.choice([customer, customer, "a neighbour"])}
 

@@ -109,8 +109,9 @@ def test_a_row_that_was_tried_says_how_often_and_when(admin_client):
 @pytest.fixture
 def limited(monkeypatch):
     """An order that is packed, or cancelled when its time is up."""
-    schedules = Order.states._meta.schedules
-    monkeypatch.setitem(schedules, "PAID", replace(schedules["PAID"], timeout_after=TIMEOUT, timeout_to="CANCELLED"))
+    bound = Order.states._meta
+    limited = replace(bound.schedules["PAID"], timeout_after=TIMEOUT, timeout_to="CANCELLED")
+    monkeypatch.setattr(bound, "schedules", {**bound.schedules, "PAID": limited})
     return in_state("PAID")
 
 

@@ -10,7 +10,6 @@ from django.test import override_settings
 from django.utils import translation
 
 from lab.models import Chore, Invoice, Ticket
-from shop.models import Order
 from statemachine_fields.management.commands.statemachine_graph import Command
 
 INVOICE = """\

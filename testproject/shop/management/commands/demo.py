@@ -200,7 +200,8 @@ class Command(BaseCommand):
     def show_parked(self, machine: BoundMachine[Any]) -> None:
         parked = machine.parked()
         if parked:
-            self.stdout.write(f"\n{len(parked)} parked, until somebody resumes them in the admin:\n")
+            what = machine.model._meta.verbose_name if len(parked) == 1 else machine.model._meta.verbose_name_plural
+            self.stdout.write(f"\n{len(parked)} {what} parked, until somebody resumes in the admin what is to go on:\n")
         for row in parked[:5]:
             self.stdout.write(f"  {row}: {row.status_error}")
 
