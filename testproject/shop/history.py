@@ -94,7 +94,7 @@ class Imagination:
             story.hear(news, min(story.changed_at + self._about(minutes=20), self.now))
         yield "PACKED", self._about(hours=2.5), {}, None
         weights = world.weights(total, dice)
-        yield "SHIPPED", self._time_to_ship(), {"kg": [str(weight) for weight in weights]}, None
+        yield "SHIPPED", self._time_to_ship(), {"parcels": len(weights)}, None
         story.children = [self._parcel(story, weight) for weight in weights]
         yield from self._arrival(story, fate)
         if story.status == "DELIVERED" and fate < 0.2 and total >= 20:

@@ -73,8 +73,8 @@ class Order(models.Model):
     def ship(self) -> Spawn | Park:
         if problem := world.problem_with_address(self):
             return Park(problem)  # until somebody looks at it
-        weights = world.weigh(self)
-        return Spawn("SHIPPED", [Parcel(order=self, weight=weight) for weight in weights], metadata={"kg": weights})
+        parcels = [Parcel(order=self, weight=weight) for weight in world.weigh(self)]
+        return Spawn("SHIPPED", parcels, metadata={"parcels": len(parcels)})
 
     def __str__(self) -> str:
         return f"Order {self.pk} of {self.customer}"

@@ -82,6 +82,11 @@ class Story:
         return self.steps[-1].at if self.steps else self.began_at
 
     @property
+    def tried_at(self) -> dt.datetime | None:
+        """When a worker took the row last, if one did."""
+        return max((each.at for each in (*self.steps, *self.tries)), default=None)
+
+    @property
     def is_finished(self) -> bool:
         return self.machine._meta.graph.is_terminal(self.status)
 
@@ -152,6 +157,7 @@ def _save(story: Story, **others: Any) -> models.Model:
         "status_changed_at": story.changed_at,
         "status_next_at": story.next_at,
         "status_attempts": story.attempts,
+        "status_claimed_at": story.tried_at,
         "status_failures": story.failures,
         "status_error": story.error,
         "status_inbox": len(story.heard),

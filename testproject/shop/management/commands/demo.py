@@ -207,7 +207,5 @@ class Command(BaseCommand):
 
 
 def said(value: Any) -> str:
-    """Return a fact of a record in a line: that of a list or a dict without signs that only Python needs."""
-    if isinstance(value, dict):
-        return "/".join(f"{number} {name}" for name, number in value.items())
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+    """Return a fact of a record for a line of text."""
+    return "/".join(f"{number} {name}" for name, number in value.items()) if isinstance(value, dict) else str(value)
