@@ -24,7 +24,7 @@ class OrderAdmin(StateMachineAdminMixin, admin.ModelAdmin):
 
 @admin.register(Parcel)
 class ParcelAdmin(StateMachineAdminMixin, admin.ModelAdmin):
-    list_display = ["id", "order", "weight", "carrier", "tracking", "status", "status_next_at", "status_error"]
+    list_display = ["id", "order", "status", "status_next_at", "carrier", "tracking", "weight"]
     list_filter = ["status", "carrier"]
     list_select_related = ["order"]
     search_fields = ["=tracking", "=order__id", "order__customer"]

@@ -135,7 +135,7 @@ def call_back(row: Order | Parcel, news: world.News, who: str, say: Say) -> None
     """Deliver an event as those do who are not sure of having been heard: under a key, and now and then twice."""
     (name, payload), key = news, f"evt_{random.getrandbits(48):012x}"
     facts = ", ".join([name, *map(str, payload.values())])
-    for _ in range(2 if random.random() < 0.15 else 1):
+    for _ in range(2 if random.random() < 0.1 else 1):
         try:
             answer = row.states.deliver(name, payload, dedup_key=key).value
         except (EventRefused, RowMissing):  # somebody has cancelled or deleted it meanwhile

@@ -84,7 +84,7 @@ class Story:
     @property
     def tried_at(self) -> dt.datetime | None:
         """When a worker took the row last, if one did."""
-        return max((each.at for each in (*self.steps, *self.tries)), default=None)
+        return max([*(step.at for step in self.steps), *(each.at for each in self.tries)], default=None)
 
     @property
     def is_finished(self) -> bool:
@@ -173,7 +173,7 @@ def _save(story: Story, **others: Any) -> models.Model:
 
 def _records(story: Story, key: Any) -> Iterator[Any]:
     for sequence, move in enumerate(story.moves(key), start=1):
-        yield story.machine.transition_model(
+        yield story.machine.transition_model(  # type: ignore[misc]  # the plugin does not know the key of a row
             id=_id_of(move["at"]),
             instance_id=move["key"],
             sequence=sequence,
@@ -186,7 +186,7 @@ def _records(story: Story, key: Any) -> Iterator[Any]:
 
 def _events(story: Story, key: Any) -> Iterator[Any]:
     for number, heard in enumerate(story.heard, start=1):
-        yield story.machine.event_model(
+        yield story.machine.event_model(  # type: ignore[misc]  # the plugin does not know the key of a row
             id=_id_of(heard.at),
             instance_id=key,
             number=number,
@@ -200,7 +200,7 @@ def _events(story: Story, key: Any) -> Iterator[Any]:
 
 def _attempts(story: Story, key: Any) -> Iterator[Any]:
     for each in story.tries:
-        yield story.machine.attempt_model(
+        yield story.machine.attempt_model(  # type: ignore[misc]  # the plugin does not know the key of a row
             instance_id=key,
             number=each.number,
             sequence=each.sequence,

@@ -103,6 +103,10 @@ class Command(BaseCommand):
             last = OrderStateTransition.objects.first()
             since = f", the last of which moved {timesince(last.transitioned_at)} ago" if last else ""
             self.say(f"Found {found} orders{since}: {found - done} on their way, {done} done.")
+            if not Parcel.objects.exists():
+                self.say(
+                    "They are of a time when the shop had no parcels. Begin anew with --fresh to see some from the start."
+                )
         if dropped := drop_done(wanted):
             self.say(f"Dropped {dropped} that have been done for longest.")
         if (missing := wanted - Order.objects.count()) > 0:
