@@ -204,6 +204,16 @@ def test_the_admin_shows_orders_in_every_state(state, admin_client):
     assert admin_client.get(reverse("admin:shop_order_change", args=[order.pk])).status_code == 200
 
 
+def test_somebody_may_say_in_the_admin_what_the_bank_has_not_said(order, admin_client):
+    url = reverse("admin:shop_order_change", args=[order.pk]).replace("change/", "deliver/states/")
+    admin_client.post(url, {"name": "refused", "payload": '{"reason": "by phone"}'})
+    drain()
+
+    assert_history(order, "PENDING", "CANCELLED")
+    page = admin_client.get(reverse("admin:shop_orderstateevent_changelist"))
+    assert "by phone" in page.content.decode()
+
+
 def test_run_statistics_are_for_reading(admin_client, client):
     RunStatistics.objects.create(machine="shop.Order.states", state="PAID", period="2026-11-16T10:00Z", kind="moved")
     url = reverse("admin:statemachine_worker_runstatistics_changelist")

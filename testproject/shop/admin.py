@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from shop.models import Order, OrderStateTransition, Parcel, ParcelStateAttempt, ParcelStateTransition
-from statemachine_fields.admin import StateAttemptAdmin, StateMachineAdminMixin, StateTransitionAdmin
+from shop.models import (
+    Order,
+    OrderStateEvent,
+    OrderStateTransition,
+    Parcel,
+    ParcelStateAttempt,
+    ParcelStateEvent,
+    ParcelStateTransition,
+)
+from statemachine_fields.admin import StateAttemptAdmin, StateEventAdmin, StateMachineAdminMixin, StateTransitionAdmin
 
 
 @admin.register(Order)
@@ -39,3 +47,4 @@ class ParcelAdmin(StateMachineAdminMixin, admin.ModelAdmin):
 
 admin.site.register([OrderStateTransition, ParcelStateTransition], StateTransitionAdmin)
 admin.site.register(ParcelStateAttempt, StateAttemptAdmin)
+admin.site.register([OrderStateEvent, ParcelStateEvent], StateEventAdmin)

@@ -36,10 +36,12 @@ PAGES = {
     "the parcels they wait for": "shop/parcel/",
     "how long they stay": "shop/order/_machine/states/",
     "every transition": "shop/orderstatetransition/",
+    "what the bank has said": "shop/orderstateevent/",
     "every try that failed": "shop/parcelstateattempt/",
     "what the worker did": "statemachine_worker/runstatistics/",
 }
 SUGGESTIONS = [
+    "Deliver an event: open a pending order, and say in the place of the bank that it is paid, or refused.",
     "Open a shipped order with several parcels, and return it: those on the road are recalled.",
     "Find a parked parcel, see what was tried and why its order waits, and resume it.",
 ]
