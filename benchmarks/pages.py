@@ -33,9 +33,9 @@ LONG = 1
 
 # Of a hundred rows ninety are delivered; the others are on their way. Every row has moved as often as its state says.
 FILL = """
-    INSERT INTO shop_order (id, customer, total, tracking, created_at, status, status_sequence, status_changed_at,
+    INSERT INTO shop_order (id, customer, total, created_at, status, status_sequence, status_changed_at,
                             status_next_at, status_lease_owner, status_lease_token, status_failures, status_crashes, status_error)
-    SELECT key, 'Customer ' || key, key %% 500, '', statement_timestamp(),
+    SELECT key, 'Customer ' || key, key %% 500, statement_timestamp(),
            CASE WHEN key %% 100 < 90 THEN 'DELIVERED' ELSE (ARRAY['PENDING', 'PAID', 'PACKED', 'SHIPPED'])[key %% 4 + 1] END,
            1, statement_timestamp() - (key %% 90) * interval '1 day', NULL, '', 0, 0, 0, ''
       FROM generate_series(1, %s) AS key"""

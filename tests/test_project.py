@@ -340,9 +340,10 @@ def test_demo_shows_requests_if_asked_to_apart_from_what_the_worker_says(start_d
     visitor.log_in()
 
     assert demo.end() == 0
-    said = demo.said().split("Below is what the worker says.")[1].split("Where the orders are now")[0]
+    said = demo.said().split("Below is what the worker, the bank and the carriers say.")[1]
+    said = said.split("Where everything is now")[0]
     assert re.search(r'^web    │ [\d:]+ "GET /admin/login/', said, re.MULTILINE)
-    assert all(line.startswith(("worker │ ", "web    │ ")) for line in said.splitlines() if line)
+    assert all(re.match("(worker|web   |bank  |DHL   |GLS   |UPS   ) │ ", line) for line in said.splitlines() if line)
 
 
 @only_sqlite

@@ -1,86 +1,37 @@
-"""What the shop did before you came: the orders of some weeks, each with the story of its moves.
+"""What the shop did before you came: the orders of some weeks and their parcels, each with its story.
 
-Stories are imagined without a database and then written the way `loaddata` writes a fixture: rows and records as they
-are, so that they agree. Whatever else can write a row's past needs no more than `Story.moves()`.
+Stories are imagined without a database, as the shop's own machines could have told them, and then written.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import random
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from decimal import Decimal
 from math import log
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db import transaction
 from django.utils import timezone
 
-from shop.models import Order, OrderStateTransition
-from shop.world import CARRIERS, CUSTOMERS, carrier_is_busy
-from statemachine_fields.machine.ids import uuid7_floor
+from shop import world
+from shop.models import Order, Parcel
+from shop.stories import Story, save
+from shop.world import CARRIERS, CUSTOMERS, News
 
 WEEKS = 4
 #: What share of the orders came in during the last hours, so that there is something to do when the shop opens.
 RECENT = 0.12
-#: How long the shop leaves an order alone that no carrier took, in days, until somebody gives it another try.
+#: How long the shop leaves a row alone that was parked, in days, until somebody gives it another try.
 PARKED_FOR = (2.0, 5.0)
 
-Plan = Iterator[tuple[str, dt.timedelta, dict[str, Any]]]
-
-
-@dataclass(slots=True)
-class Step:
-    """A move that an order made."""
-
-    from_status: str
-    to_status: str
-    at: dt.datetime
-    metadata: dict[str, Any]
-
-
-@dataclass(slots=True)
-class Story:
-    """An order and what happened to it until now."""
-
-    customer: str
-    total: Decimal
-    placed_at: dt.datetime
-    steps: list[Step] = field(default_factory=list)
-    #: Why the carriers have not taken it, how often it was tried, and whether it will be again.
-    error: str = ""
-    failures: int = 0
-    next_at: dt.datetime | None = None
-
-    @property
-    def status(self) -> str:
-        return self.steps[-1].to_status if self.steps else Order.states.initial
-
-    @property
-    def changed_at(self) -> dt.datetime:
-        return self.steps[-1].at if self.steps else self.placed_at
-
-    @property
-    def tracking(self) -> str:
-        return next((step.metadata["tracking"] for step in self.steps if "tracking" in step.metadata), "")
-
-    def moves(self, key: Any) -> Iterator[dict[str, Any]]:
-        """Yield what there is to record of the order with this key, the first move first."""
-        for step in self.steps:
-            yield {
-                "key": key,
-                "from_status": step.from_status,
-                "to_status": step.to_status,
-                "at": step.at,
-                "metadata": step.metadata,
-            }
+#: Where a row goes, after how long, with which facts, and what it has heard, if it is that which moves it.
+Plan = Iterator[tuple[str, dt.timedelta, dict[str, Any], News | None]]
 
 
 class Imagination:
-    """Makes up stories that the shop's own machine could have told."""
+    """Makes up stories that the shop's own machines could have told."""
 
     def __init__(self, now: dt.datetime, dice: random.Random, people: AbstractBaseUser | None = None) -> None:
         self.now = now
@@ -88,15 +39,27 @@ class Imagination:
         self.actor = {"actor": {"model": people._meta.label, "pk": people.pk, "text": str(people)}} if people else {}
 
     def story(self) -> Story:
-        dice = self.dice
-        story = Story(dice.choice(CUSTOMERS), Decimal(dice.randint(500, 50_000)).scaleb(-2), self._placed_at())
-        for to_status, after, metadata in self._plan(story):
+        """Return what became of an order, and of its parcels."""
+        dice, placed_at = self.dice, self._placed_at()
+        fields = {
+            "customer": dice.choice(CUSTOMERS),
+            "total": Decimal(dice.randint(500, 50_000)).scaleb(-2),
+            "created_at": placed_at,
+        }
+        story = Story(Order.states, fields, placed_at)
+        self._live(story, self._plan(story))
+        self._set_clock(story)
+        for child in story.children:
+            self._set_clock(child)
+        return story
+
+    def _live(self, story: Story, plan: Plan) -> None:
+        """Let a row go its way until now."""
+        for to_status, after, metadata, news in plan:
             at = story.changed_at + after
             if at > self.now:
                 break
-            story.steps.append(Step(story.status, to_status, at, metadata))
-        self._set_clock(story)
-        return story
+            story.move(to_status, at, metadata, news)
 
     def _placed_at(self) -> dt.datetime:
         """Return when an order came in: most people buy in the evening."""
@@ -108,40 +71,112 @@ class Imagination:
         return day + dt.timedelta(hours=self.dice.triangular(6, 24, 19))
 
     def _plan(self, story: Story) -> Plan:
-        """Yield where an order goes, after how long, and with which facts, to its end."""
+        """Yield where an order goes, to its end."""
         dice = self.dice
-        fate, pays_by_invoice, is_worth_returning = dice.random(), dice.random() < 0.2, story.total >= 20
-        limit = Order.states._meta.schedules["PENDING"].timeout_after or 0
-        if fate < 0.07:  # nobody paid
-            yield "CANCELLED", dt.timedelta(seconds=limit + dice.uniform(0.1, 2)), {"timeout_after": limit}
+        fate, total, limit = dice.random(), story.fields["total"], Order.states._meta.schedules["PENDING"].timeout_after
+        if fate < 0.05:  # nobody paid
+            limit = limit or 0
+            yield "CANCELLED", dt.timedelta(seconds=limit + dice.uniform(0.1, 2)), {"timeout_after": limit}, None
             return
-        if fate < 0.09:
-            yield "CANCELLED", self._about(hours=2), self.actor
+        if fate < 0.07:
+            yield "CANCELLED", self._about(hours=2), self.actor, None
             return
-        yield "PAID", self._about(hours=9, most=40) if pays_by_invoice else self._about(minutes=8, most=2000), {}
-        if fate < 0.12:
-            yield "CANCELLED", self._about(hours=1), self.actor
+        name, payload = news = world.payment(total, dice)
+        is_late = payload.get("method") == "invoice"
+        after = self._about(hours=9, most=40) if is_late else self._about(minutes=8, most=2000)
+        yield "PAID" if name == "paid" else "CANCELLED", after, {"event": name}, news
+        if name == "refused":
             return
-        yield "PACKED", self._about(hours=2.5), {}
-        yield self._shipment()
-        if fate < 0.15 and is_worth_returning:  # nobody was there to take it
-            yield "RETURNED", self._about(hours=60), {}
+        if fate < 0.1:
+            yield "CANCELLED", self._about(hours=1), self.actor, None
             return
-        yield "DELIVERED", self._about(hours=30, spread=0.45), {}
-        if fate < 0.22 and is_worth_returning:
+        if fate > 0.97:  # who does not remember that it is paid for pays again, and that is kept
+            story.hear(news, min(story.changed_at + self._about(minutes=20), self.now))
+        yield "PACKED", self._about(hours=2.5), {}, None
+        weights = world.weights(total, dice)
+        yield "SHIPPED", self._time_to_ship(), {"parcels": len(weights)}, None
+        story.children = [self._parcel(story, weight) for weight in weights]
+        yield from self._arrival(story, fate)
+        if story.status == "DELIVERED" and fate < 0.2 and total >= 20:
             reason = dice.choice(["damaged", "wrong", "unwanted"])
-            yield "RETURNED", self._about(hours=100), {**self.actor, "reason": reason}
+            yield "RETURNED", self._about(hours=100), {**self.actor, "reason": reason}, None
 
-    def _shipment(self) -> tuple[str, dt.timedelta, dict[str, Any]]:
-        """Return the way to a carrier: at once, after other tries, or after somebody gave it another three."""
-        dice, clock = self.dice, Order.states._meta.schedules["PACKED"]
-        tries = dice.choices([1, 2, 3, 4], [64, 16, 4, 16])[0]
-        attempt = tries if tries < 4 else 1
-        after = dt.timedelta(days=dice.uniform(*PARKED_FOR)) if tries == 4 else dt.timedelta()
-        waits = [clock.entry_delay() or 0, *(clock.retry_delay(failed) for failed in range(1, attempt))]
-        after += dt.timedelta(seconds=sum(waits) + dice.uniform(0.1, 2))
-        tracking = f"{dice.randrange(10**8):08d}"
-        return "SHIPPED", after, {"carrier": dice.choice(CARRIERS), "tracking": tracking, "attempt": attempt}
+    def _time_to_ship(self) -> dt.timedelta:
+        """Return how long an order stays packed: hardly, or until somebody has seen to its address."""
+        seconds = (Order.states._meta.schedules["PACKED"].entry_delay() or 0) + self.dice.uniform(0.1, 2)
+        days = self.dice.uniform(*PARKED_FOR) if self.dice.random() < 0.06 else 0
+        return dt.timedelta(days=days, seconds=seconds)
+
+    def _arrival(self, story: Story, fate: float) -> Plan:
+        """Yield how an order ends that was shipped, by what became of its parcels or because somebody wants it back."""
+        ends = [child.changed_at for child in story.children if child.status == "DELIVERED"]
+        losses = [child.changed_at for child in story.children if child.status == "LOST"]
+        moment = dt.timedelta(milliseconds=self.dice.randint(10, 60))
+        wanted_back = story.changed_at + self._about(hours=12) if fate < 0.13 and story.fields["total"] >= 20 else None
+        decided = min(losses, default=max(ends) if len(ends) == len(story.children) else None)
+        if wanted_back is not None and wanted_back <= min(decided or self.now, self.now):
+            self._recall(story, wanted_back)
+            yield "RETURNED", wanted_back - story.changed_at, {**self.actor, "reason": "unwanted"}, None
+        elif decided is not None:
+            at = min(decided + moment, self.now)
+            self._recall(story, at)
+            counts = dict.fromkeys(("DELIVERED", "LOST", "READY", "ON_THE_ROAD"), 0)
+            for child in story.children:
+                left = child.steps[-1].from_status if child.status == "RECALLED" else child.status
+                counts[left] += 1
+            facts = {"children": {status: number for status, number in counts.items() if number}}
+            yield "LOST" if losses else "DELIVERED", at - story.changed_at, facts, None
+
+    def _recall(self, story: Story, at: dt.datetime) -> None:
+        """Let the parcels of an order come back that are not there yet."""
+        for child in story.children:
+            child.forget_after(at)
+            if not child.is_finished:
+                child.move("RECALLED", min(at + dt.timedelta(milliseconds=self.dice.randint(50, 900)), self.now), {})
+
+    def _parcel(self, order: Story, weight: Decimal) -> Story:
+        parcel = Story(Parcel.states, {"weight": weight}, order.changed_at)
+        self._live(parcel, self._parcel_plan(parcel, order.fields["customer"]))
+        return parcel
+
+    def _parcel_plan(self, parcel: Story, customer: str) -> Plan:
+        """Yield where a parcel goes, to its end."""
+        dice = self.dice
+        booked_at = self._book(parcel)
+        if booked_at is None:
+            return
+        facts = {"carrier": dice.choice(CARRIERS), "tracking": f"{dice.randrange(10**8):08d}"}
+        yield "ON_THE_ROAD", booked_at - parcel.changed_at, {**parcel.try_that_moves(), **facts}, None
+        name, _payload = news = world.arrival(customer, dice)
+        after = self._about(hours=30, spread=0.45) if name == "delivered" else self._about(hours=90)
+        facts = {**parcel.try_that_moves(), "event": name}
+        yield "DELIVERED" if name == "delivered" else "LOST", after, facts, news
+
+    def _book(self, parcel: Story) -> dt.datetime | None:
+        """Let a carrier be found: at once, after other tries, or after somebody gave it another three. None: not yet."""
+        dice, schedule = self.dice, Parcel.states._meta.schedules["READY"]
+        most = schedule.max_attempts or 1
+        failures = dice.choices([0, 1, 2, most], [70, 18, 6, 6])[0]
+        self._fail(parcel, parcel.began_at + dt.timedelta(seconds=schedule.start_after), failures)
+        if parcel.failures == most:
+            at = parcel.tries[-1].at + dt.timedelta(days=dice.uniform(*PARKED_FOR))
+            failures = 0
+            if at > self.now:  # somebody did so just now, and it has not helped so far
+                failures = most - 1
+                waits = sum(schedule.retry_delay(failed) for failed in range(1, most))
+                at = self.now - dt.timedelta(seconds=waits - dice.uniform(1, schedule.retry_delay(failures)))
+            self._fail(parcel, at, failures)
+        at = parcel.next_at or self.now
+        return at + dt.timedelta(milliseconds=dice.randint(20, 900)) if at <= self.now else None
+
+    def _fail(self, parcel: Story, at: dt.datetime, failures: int) -> None:
+        """Let a parcel be tried in vain, so many times but not after now, and be due once more."""
+        schedule = Parcel.states._meta.schedules["READY"]
+        parcel.failures, parcel.error = 0, ""
+        while parcel.failures < failures and at <= self.now:
+            parcel.fail(at, str(world.carrier_is_busy(self.dice.choice(CARRIERS))), schedule)
+            at += dt.timedelta(seconds=schedule.retry_delay(parcel.failures))
+        parcel.next_at = at
 
     def _about(self, *, hours: float = 0, minutes: float = 0, spread: float = 0.7, most: float = 400) -> dt.timedelta:
         """Return a time around the given one: as many are shorter as are longer, and some are much longer.
@@ -152,24 +187,22 @@ class Imagination:
         return dt.timedelta(hours=length) if hours else dt.timedelta(minutes=length)
 
     def _set_clock(self, story: Story) -> None:
-        """Say when a worker is to look at the order next, as the machine would have."""
-        clock = Order.states._meta.schedules[story.status]
-        entry = clock.entry_delay()
+        """Say when a worker is to look at the row next, as the machine would have."""
+        schedule = story.machine._meta.schedules[story.status]
+        story.attempts = max(story.attempts, len(story.steps))
+        if story.next_at is not None:  # it has been tried
+            return
+        entry = None if story.status == "SHIPPED" else schedule.entry_delay()  # which sleeps until its parcels wake it
         if entry is None:
             return
         due_at = story.changed_at + dt.timedelta(seconds=entry)
         if story.status == "PACKED" and due_at < self.now:
-            waits = [clock.retry_delay(failures) for failures in range(1, clock.max_attempts or 1)]
-            story.error = str(carrier_is_busy(self.dice.choice(CARRIERS)))
-            while waits and due_at < self.now:
-                story.failures += 1
-                due_at += dt.timedelta(seconds=waits.pop(0))
-            if due_at < self.now:  # that was its last try
-                story.failures += 1
-                return
-        if clock.handler is not None and due_at < self.now:  # it has been asked in vain, and will be again
-            due_at = self.now + dt.timedelta(seconds=self.dice.uniform(0, clock.retry_after))
-        ends = [story.changed_at + dt.timedelta(seconds=clock.horizon)] if clock.horizon is not None else []
+            story.attempts += 1
+            story.error = self.dice.choice(world.PROBLEMS)
+            return
+        if schedule.handler is not None and due_at < self.now:  # it has been asked in vain, and will be again
+            due_at = self.now + dt.timedelta(seconds=self.dice.uniform(0, schedule.retry_after))
+        ends = [story.changed_at + dt.timedelta(seconds=schedule.horizon)] if schedule.horizon is not None else []
         story.next_at = min([due_at, *ends])
 
 
@@ -179,39 +212,4 @@ def write(count: int, *, people: AbstractBaseUser | None = None, seed: int | Non
     :param people: who made the moves that people make.
     """
     imagination = Imagination(timezone.now(), random.Random(seed), people)
-    stories = sorted((imagination.story() for _ in range(count)), key=lambda story: story.placed_at)
-    with transaction.atomic():
-        for story in stories:
-            _save(story)
-
-
-def _save(story: Story) -> None:
-    order = Order(
-        customer=story.customer,
-        total=story.total,
-        tracking=story.tracking,
-        created_at=story.placed_at,
-        status=story.status,
-        status_sequence=len(story.steps),
-        status_changed_at=story.changed_at,
-        status_next_at=story.next_at,
-        status_failures=story.failures,
-        status_error=story.error,
-    )
-    order.save_base(raw=True)
-    for sequence, move in enumerate(story.moves(order.pk), start=1):
-        record = OrderStateTransition(  # type: ignore[misc]  # the plugin does not know the key of a row
-            id=_id_of(move["at"]),
-            instance_id=move["key"],
-            sequence=sequence,
-            from_status=move["from_status"],
-            to_status=move["to_status"],
-            transitioned_at=move["at"],
-            metadata=move["metadata"],
-        )
-        record.save_base(raw=True)
-
-
-def _id_of(at: dt.datetime) -> uuid.UUID:
-    """Return a key that sorts by the time, as those do that the machine makes."""
-    return uuid.UUID(int=uuid7_floor(at.timestamp()).int | random.getrandbits(62))
+    save(sorted((imagination.story() for _ in range(count)), key=lambda story: story.began_at))

@@ -1,4 +1,4 @@
-"""What goes on in the shop of the demo while it is open: a worker, and people who order."""
+"""What goes on in the shop of the demo while it is open: a worker, people who order, a bank and carriers that call back."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from decimal import Decimal
 from typing import Self
 
 from django.db import connection
+from django.utils import timezone
 
-from shop.models import Order
-from shop.world import CUSTOMERS
+from shop import world
+from shop.models import Order, Parcel
+from statemachine_fields import EventRefused, RowMissing
 
-#: Seconds between two new orders.
-NEW_ORDER_EVERY = 5.0
+#: Seconds between two new orders, and between two times that a bank or a carrier looks for news.
+NEW_ORDER_EVERY, NEWS_EVERY = 5.0, 2.0
 #: Where orders stay. Those are dropped to make room for others.
-DONE = ["DELIVERED", "RETURNED", "CANCELLED"]
+DONE = ["DELIVERED", "RETURNED", "LOST", "CANCELLED"]
 
-Say = Callable[[str], None]
+#: Told who says it, and what.
+Say = Callable[[str, str], None]
 
 
 class Worker:
@@ -67,7 +70,7 @@ class Worker:
     def _listen(self) -> None:
         assert self.process.stdout is not None  # noqa: S101 - it is a pipe
         for line in self.process.stdout:
-            self.say(re.sub(r"^\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d{3} ", r"\1 ", line.rstrip()))
+            self.say("worker", re.sub(r"^\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d{3} ", r"\1 ", line.rstrip()))
 
 
 @contextlib.contextmanager
@@ -87,29 +90,66 @@ def signals_raise() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def new_orders(limit: int) -> Iterator[None]:
-    """Let orders come in, from a thread, in the place of those that have been done for longest."""
+def open_to_others(limit: int, say: Say) -> Iterator[None]:
+    """Let customers order, and the bank and the carriers call back, each from a thread of its own.
+
+    :param limit: how many orders there may be: new ones take the place of those that have been done for longest.
+    """
     closed = threading.Event()
 
-    def trickle() -> None:
-        while not closed.wait(random.uniform(0.5, 1.5) * NEW_ORDER_EVERY):
-            take_order(limit)
+    def repeat(act: Callable[[], object], seconds: float) -> None:
+        while not closed.wait(random.uniform(0.5, 1.5) * seconds):
+            act()
         connection.close()
 
-    thread = threading.Thread(target=trickle, daemon=True)
-    thread.start()
+    others = [
+        threading.Thread(target=repeat, args=(lambda: take_order(limit), NEW_ORDER_EVERY), daemon=True),
+        threading.Thread(target=repeat, args=(lambda: hear_from_bank(say), NEWS_EVERY), daemon=True),
+        threading.Thread(target=repeat, args=(lambda: hear_from_carriers(say), NEWS_EVERY), daemon=True),
+    ]
+    for thread in others:
+        thread.start()
     try:
         yield
     finally:
         closed.set()
-        thread.join()
+        for thread in others:
+            thread.join()
+
+
+def hear_from_bank(say: Say) -> None:
+    """Let the bank tell what it knows of orders that wait for their money."""
+    for order in Order.objects.filter(status="PENDING"):
+        if news := world.news_of_payment(order):
+            call_back(order, news, "bank", say)
+
+
+def hear_from_carriers(say: Say) -> None:
+    """Let carriers tell what has become of parcels."""
+    for parcel in Parcel.objects.filter(status="ON_THE_ROAD").select_related("order"):
+        if news := world.news_of_parcel(parcel):
+            call_back(parcel, news, parcel.carrier, say)
+
+
+def call_back(row: Order | Parcel, news: world.News, who: str, say: Say) -> None:
+    """Deliver an event as those do who are not sure of having been heard: under a key, and now and then twice."""
+    (name, payload), key = news, f"evt_{random.getrandbits(48):012x}"
+    facts = ", ".join([name, *map(str, payload.values())])
+    for _ in range(2 if random.random() < 0.1 else 1):
+        try:
+            answer = row.states.deliver(name, payload, dedup_key=key).value
+        except (EventRefused, RowMissing):  # somebody has cancelled or deleted it meanwhile
+            answer = "refused"
+        say(who, f"{timezone.localtime():%H:%M:%S} {row}: {facts} ({answer})")
 
 
 def take_order(limit: int) -> None:
     """Create an order, unless there are as many as there may be and none of them is done."""
     drop_done(limit - 1)
     if Order.objects.count() < limit:
-        Order.objects.create(customer=random.choice(CUSTOMERS), total=Decimal(random.randint(500, 50_000)).scaleb(-2))
+        Order.objects.create(
+            customer=random.choice(world.CUSTOMERS), total=Decimal(random.randint(500, 50_000)).scaleb(-2)
+        )
 
 
 def drop_done(limit: int) -> int:

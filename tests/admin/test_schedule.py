@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.django_db, not_mariadb]
 
 MONTH = 30 * 24 * 3600
 
-#: After which an order that is not paid is cancelled.
+#: After which an order is cancelled.
 TIMEOUT = 2 * 24 * 3600
 
 
@@ -106,21 +107,30 @@ def test_a_row_that_was_tried_says_how_often_and_when(admin_client):
     assert "Tries in its life 12 Last tried 5 minutes ago" in words_of(look(admin_client, order))
 
 
-def test_a_time_out_says_where_to(admin_client, order):
-    set_clock(order, changed_at=in_seconds(25 - TIMEOUT), next_at=in_seconds(25))
+@pytest.fixture
+def limited(monkeypatch):
+    """An order that is packed, or cancelled when its time is up."""
+    bound = Order.states._meta
+    limited = replace(bound.schedules["PAID"], timeout_after=TIMEOUT, timeout_to="CANCELLED")
+    monkeypatch.setattr(bound, "schedules", {**bound.schedules, "PAID": limited})
+    return in_state("PAID")
 
-    response = look(admin_client, order)
+
+def test_a_time_out_says_where_to(admin_client, limited):
+    set_clock(limited, changed_at=in_seconds(25 - TIMEOUT), next_at=in_seconds(25))
+
+    response = look(admin_client, limited)
 
     assert re.search(r"Clock: Times out in 2[345] seconds → Cancelled Before that one more try", words_of(response))
     assert verbs(response) == ["run_now"]
 
 
-def test_a_try_before_a_time_out_says_both(admin_client, order):
-    set_clock(order, changed_at=in_seconds(25 - TIMEOUT), next_at=in_seconds(5))
+def test_a_try_before_a_time_out_says_both(admin_client, limited):
+    set_clock(limited, changed_at=in_seconds(25 - TIMEOUT), next_at=in_seconds(5))
 
     assert re.search(
         r"Clock: Runs in [45] seconds At the latest Times out in 2[345] seconds → Cancelled",
-        words_of(look(admin_client, order)),
+        words_of(look(admin_client, limited)),
     )
 
 
@@ -341,7 +351,8 @@ def test_the_list_cuts_a_long_error_short(admin_client, order):
 
 
 def test_what_a_worker_did_is_told_in_the_story(admin_client, order, monkeypatch):
-    monkeypatch.setattr("shop.world.has_paid", lambda order: True)
+    monkeypatch.setattr("shop.world.is_packed", lambda order: True)
+    order.states.deliver("paid")
     drain(Order)
 
     assert "Packed" in text_of(look(admin_client, order))

@@ -1,4 +1,4 @@
-"""The pictures of the documentation, of a shop whose orders are always the same.
+"""The pictures of the documentation, of a shop whose orders and parcels are always the same.
 
 SMF_DB=sqlite .venv/bin/pytest tests/browser/screenshots.py
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth import get_user_model
 
-from shop.models import Order, OrderStateTransition
+from shop.models import Order, OrderStateEvent, OrderStateTransition, Parcel
 from statemachine_fields.machine.ids import uuid7_floor
 from tests.browser.chromium import expect
 from tests.browser.orders import TAKE_BACK
@@ -33,7 +33,8 @@ CUSTOMERS = [" ".join(name.split()) for name in NAMES.split(",")]
 
 #: How long an order stays in a state: about so many hours.
 HOURS = {"PENDING": 2.0, "PAID": 5.0, "PACKED": 9.0, "SHIPPED": 44.0, "DELIVERED": 60.0}
-BUSY = "CarrierBusy: GLS takes no bookings at the moment."
+WRONG = "The address has no house number."
+BUSY = "GLS takes no bookings at the moment."
 
 
 class Shop:
@@ -42,12 +43,13 @@ class Shop:
     def __init__(self):
         self.dice = random.Random(11)
         self.clerk = get_user_model().objects.create_user("lena", first_name="Lena", last_name="Fischer", is_staff=True)
-        self.records = []
+        self.records, self.events = [], []
         self.rows = [self.order(number) for number in range(220)]
         Order.objects.bulk_create(self.rows)
         for row in self.rows:
             self.live(row)
         OrderStateTransition.objects.bulk_create(self.records)
+        OrderStateEvent.objects.bulk_create(self.events)
 
     def order(self, number):
         total = Decimal(self.dice.randrange(900, 24000)) / 100
@@ -64,8 +66,47 @@ class Shop:
                 break
             sequence, entered = sequence + 1, entered + stay
             self.records.append(self.record(row, sequence, state, target, entered))
+            if "event" in self.records[-1].metadata:
+                self.events.append(self.payment(row, entered))
             state = target
-        set_clock(row, status=state, sequence=sequence, changed_at=entered, **self.clock(state, is_stuck))
+        inbox = sum(event.instance_id == row.pk for event in self.events[-1:])
+        clock = self.clock(state, entered, is_stuck)
+        set_clock(
+            row,
+            status=state,
+            sequence=sequence,
+            changed_at=entered,
+            claimed_at=entered,
+            attempts=sequence,
+            inbox=inbox,
+            **clock,
+        )
+        if any(record.to_status == "SHIPPED" for record in self.records[-sequence:] if sequence):
+            self.ship(row, state, entered)
+
+    def payment(self, row, time):
+        """Return what the bank has said of an order."""
+        return OrderStateEvent(
+            id=uuid.UUID(int=uuid7_floor(time.timestamp()).int + len(self.events)),
+            instance=row,
+            number=1,
+            name="paid",
+            payload={"amount": str(row.total), "method": self.dice.choice(["card", "wallet"])},
+            dedup_key=f"evt_{self.dice.getrandbits(40):010x}",
+            delivered_at=time,
+            taken_by=1,
+        )
+
+    def ship(self, row, state, time):
+        """Let an order have parcels that explain where it is."""
+        ends = {"SHIPPED": ["ON_THE_ROAD", "DELIVERED", "READY"], "LOST": ["LOST", "RECALLED", "DELIVERED"]}
+        for place in range(parcels_of(row)):
+            status = ends.get(state, ["DELIVERED"] * 3)[place]
+            carrier, number = self.dice.choice(["DHL", "GLS", "UPS"]), str(self.dice.randrange(10**7, 10**8))
+            booked = {} if status == "READY" else {"carrier": carrier, "tracking": number}
+            parcel = Parcel.objects.create(order=row, weight=self.dice.randrange(3, 120) / 10, status=status, **booked)
+            is_parked = {"next_at": None, "failures": 3, "attempts": 3, "error": BUSY} if status == "READY" else {}
+            set_clock(parcel, changed_at=time, **is_parked)
 
     def next_state(self, row, state):
         chance = self.dice.random()
@@ -74,6 +115,8 @@ class Shop:
                 return "CANCELLED"
             case "SHIPPED" | "DELIVERED" if chance < 0.08 and row.total >= 20:
                 return "RETURNED"
+            case "SHIPPED" if chance > 0.97:
+                return "LOST"
         return {"PENDING": "PAID", "PAID": "PACKED", "PACKED": "SHIPPED", "SHIPPED": "DELIVERED"}.get(state)
 
     def record(self, row, sequence, source, target, time):
@@ -94,26 +137,39 @@ class Shop:
             case "PAID" if self.dice.random() < 0.2:
                 return {"actor": person, "note": "The bank transfer has arrived.", "amount": str(row.total)}
             case "PAID":
-                return {"amount": str(row.total), "method": self.dice.choice(["card", "wallet"])}
+                return {"event": "paid"}
             case "SHIPPED":
-                carrier, number = self.dice.choice(["DHL", "GLS", "UPS"]), self.dice.randrange(10**7, 10**8)
-                return {"carrier": carrier, "tracking": str(number), "attempt": 1}
+                return {"parcels": parcels_of(row)}
+            case "DELIVERED":
+                return {"children": {"DELIVERED": parcels_of(row)}}
+            case "LOST":
+                return {"children": {"LOST": 1}}
             case "CANCELLED":
                 return {"actor": person, "note": "The customer called."}
             case "RETURNED":
                 return {"actor": person, "reason": "damaged", "remark": "The box was crushed on one side."}
         return {}
 
-    def clock(self, state, is_stuck):
+    def clock(self, state, entered, is_stuck):
         if is_stuck and state == "PACKED":
-            return {"next_at": None, "failures": 3, "error": BUSY}
-        if state in ("PENDING", "PAID", "PACKED", "SHIPPED"):
+            return {"next_at": None, "error": WRONG}
+        if state == "PENDING":
+            return {"next_at": entered + dt.timedelta(days=2)}
+        if state in ("PAID", "PACKED"):
             return {"next_at": NOW + dt.timedelta(seconds=self.dice.randrange(5, 600))}
         return {"next_at": None}
 
+    def all(self, state, **facts):
+        """Return orders in a state, who came last first."""
+        return Order.objects.filter(status=state, **facts).order_by("-status_changed_at", "-pk")
+
     def latest(self, state, **facts):
-        """Return the order that came into a state last."""
-        return Order.objects.filter(status=state, **facts).order_by("status_changed_at", "pk").last()
+        return self.all(state, **facts).first()
+
+
+def parcels_of(row):
+    """Return how many parcels an order makes."""
+    return 1 + row.pk % 3
 
 
 @pytest.fixture
@@ -154,7 +210,7 @@ def test_list(look):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_row(look, shop, scheme):
-    row = shop.latest("SHIPPED", total__lt=20)
+    row = next(row for row in shop.all("SHIPPED", total__lt=20) if parcels_of(row) > 1)
     page = look(color_scheme=scheme)
     page.goto(row_page(row))
     shoot(page, "admin-row" if scheme == "light" else "admin-row-dark", ".smf-panel")

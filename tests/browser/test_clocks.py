@@ -74,7 +74,7 @@ def test_resume_comes_too_late_for_a_row_that_runs_again(page, order):
 
 
 def test_run_now_of_a_row_that_a_worker_has_taken_meanwhile_is_refused(page, order):
-    set_clock(order, next_at=in_seconds(3600))
+    set_clock(order, status="PAID", next_at=in_seconds(3600))
     page.goto(row_page(order))
     set_clock(order, lease_expires_at=in_seconds(600), **LEASE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from statemachine_fields.db.durations import Stay, Window
     from statemachine_fields.db.effects import Effect
     from statemachine_fields.db.inbox import DeliveredEvent, Receipt, Receivers
-    from statemachine_fields.db.prepared import Written
     from statemachine_fields.db.riders import Rider
 
 
@@ -53,6 +52,15 @@ class SelectedWrite:
         """Return the first and the last id of so many records."""
         base = self.first_id.int >> 32 << 32
         return uuid.UUID(int=base + self.start + 1), uuid.UUID(int=base + self.start + moved)
+
+
+class Written(set[Any]):
+    """The keys of rows that were written, and of those among them that were to sleep and are due at once, because more has come
+    into their inbox than was seen."""
+
+    def __init__(self, keys: Iterable[Any] = (), woken: Iterable[Any] = ()) -> None:
+        super().__init__(keys)
+        self.woken = frozenset(woken)
 
 
 class SelectedWritten(NamedTuple):

@@ -12,13 +12,12 @@ from typing import Any
 from statemachine_fields.db.claims import Claimed
 from statemachine_fields.db.clock import make_ready, stores_utc
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import Dialect, FieldValues, LockedRow, RowWriteKind, SelectedWritten
+from statemachine_fields.db.dialect import Dialect, FieldValues, LockedRow, RowWriteKind, SelectedWritten, Written
 from statemachine_fields.db.durations import Stay, Window, ask_ranks
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.portable_claims import PortableClaims, row_reader
 from statemachine_fields.db.portable_events import PortableEvents
 from statemachine_fields.db.portable_text import age_of, key_of, locked, parameters, places, read_now, read_time, terms
-from statemachine_fields.db.prepared import Written
 from statemachine_fields.db.riders import Rider
 from statemachine_fields.db.tries import keep_try
 

@@ -16,6 +16,7 @@ from statemachine_fields.db.dialect import (
     RowWriteKind,
     SelectedWrite,
     SelectedWritten,
+    Written,
     sqlstate,
 )
 from statemachine_fields.db.durations import Stay, Window, ask_percentiles
@@ -185,7 +186,7 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
         updates: Sequence[tuple[str, Any]] = (),
         values: FieldValues = (),
         riders: Sequence[Rider] = (),
-    ) -> prepared.Written:
+    ) -> Written:
         columns = tuple(column for column, _value in updates)
         own = tuple(field for field, _values in values)
         kind = (table, effect, compares, records, columns, own, *rows, *[rider.name for rider in riders])
@@ -200,7 +201,7 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
         if "seen" not in rows:
             return prepared.named_places(keys, found)
         woken = [keys[place - 1] for place, is_unseen in found if is_unseen]
-        return prepared.Written([keys[place - 1] for place, _is_unseen in found], woken)
+        return Written([keys[place - 1] for place, _is_unseen in found], woken)
 
     def write_and_read_rows(
         self,

@@ -11,7 +11,7 @@ import logging
 import secrets
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from statemachine_fields import conf
 from statemachine_fields.db.clock import EPOCH, MICROSECOND
 from statemachine_fields.db.columns import Table
-from statemachine_fields.db.dialect import sqlstate
+from statemachine_fields.db.dialect import Written, sqlstate
 
 if TYPE_CHECKING or is_psycopg3:
     import psycopg
@@ -95,15 +95,6 @@ def prepared_keys(table: Table, keys: Sequence[Any], connection: Any) -> Any:
         return array_of(keys)
     prepare = table.key_field.get_db_prep_value
     return array_of([prepare(key, connection) for key in keys])
-
-
-class Written(set[Any]):
-    """The keys of rows that were written, and of those among them that were to sleep and are due at once, because more has come
-    into their inbox than was seen."""
-
-    def __init__(self, keys: Iterable[Any] = (), woken: Iterable[Any] = ()) -> None:
-        super().__init__(keys)
-        self.woken = frozenset(woken)
 
 
 def named_places(keys: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Written:

@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from statemachine_fields.db import prepared
-
 
 class Rider(ABC):
     """Something to be written for some of the rows of a write that is recorded."""
@@ -55,6 +53,8 @@ class Taking(Rider):
         return self.TEXT.format(**names)
 
     def parameters(self) -> tuple[Any, ...]:
+        from statemachine_fields.db import prepared  # which needs PostgreSQL's driver; others write one row at a time
+
         pairs = [(place, number) for place, numbers in enumerate(self.taken, 1) for number in numbers]
         places, numbers = zip(*pairs, strict=True) if pairs else ((), ())
         return prepared.array_of(places), prepared.array_of(numbers)

@@ -25,7 +25,7 @@ from statemachine_fields.worker.levels import Levels, lane_parts
 from statemachine_fields.worker.waits import waits_of
 
 if TYPE_CHECKING:
-    from statemachine_fields.db.prepared import Written
+    from statemachine_fields.db.dialect import Written
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.schedule.policy import Schedule
     from statemachine_fields.worker.options import WorkerOptions

@@ -22,7 +22,7 @@ from statemachine_fields.worker.attempts import is_failed_try, signed, tries_of
 from statemachine_fields.worker.waits import tell_waits
 
 if TYPE_CHECKING:
-    from statemachine_fields.db.prepared import Written
+    from statemachine_fields.db.dialect import Written
     from statemachine_fields.worker.lease import Lane, Lease
     from statemachine_fields.worker.outcomes import RowOutcome, Stayed, Transitioned
 

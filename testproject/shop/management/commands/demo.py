@@ -9,6 +9,7 @@ import signal
 import threading
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -21,19 +22,35 @@ from django.core.servers.basehttp import run
 from django.utils.timesince import timesince
 
 from shop import history
-from shop.models import Order, OrderStateTransition
-from shop.running import DONE, Worker, drop_done, free_port, new_orders, signals_raise
+from shop.models import Order, OrderStateTransition, Parcel
+from shop.running import DONE, Worker, drop_done, free_port, open_to_others, signals_raise
+from statemachine_fields import BoundMachine
 from statemachine_fields.worker.models import RunStatistics
 
 USER = PASSWORD = "admin"
 #: What is shown of the run statistics.
 KINDS = ["claimed", "moved", "waited", "failed", "parked"]
+#: What there is to see below /admin/.
+PAGES = {
+    "orders, as they move": "shop/order/",
+    "the parcels they wait for": "shop/parcel/",
+    "how long they stay": "shop/order/_machine/states/",
+    "every transition": "shop/orderstatetransition/",
+    "what the bank has said": "shop/orderstateevent/",
+    "every try that failed": "shop/parcelstateattempt/",
+    "what the worker did": "statemachine_worker/runstatistics/",
+}
+SUGGESTIONS = [
+    "Deliver an event: open a pending order, and say in the place of the bank that it is paid, or refused.",
+    "Open a shipped order with several parcels, and return it: those on the road are recalled.",
+    "Find a parked parcel, see what was tried and why its order waits, and resume it.",
+]
 
 
 class Command(BaseCommand):
     help = (
-        "Open a shop that has been there for some weeks: orders come in, a worker moves them on, and the admin is served to "
-        "look at them. What you leave is found again at the next start. Requests are shown with -v 2."
+        "Open a shop that has been there for some weeks: orders come in, are paid and shipped in parcels, a worker moves them "
+        "on, and the admin is served to look at them. What you leave is found again at the next start. Requests are shown with -v 2."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -64,9 +81,13 @@ class Command(BaseCommand):
             self.prepare(options["orders"], options["fresh"])
             self.show_states()
             self.show_history()
-            with signals_raise(), new_orders(options["orders"]), Worker(seconds, self.say_for_worker) as worker:
+            with (
+                signals_raise(),
+                open_to_others(options["orders"], self.say_for),
+                Worker(seconds, self.say_for) as worker,
+            ):
                 if options["no_serve"]:
-                    self.say("\nThe shop is open. This is what the worker says:\n\n")
+                    self.say("\nThe shop is open. This is what the worker, the bank and the carriers say:\n\n")
                     worker.wait()
                 else:
                     self.serve(options["port"], seconds, shows_requests=options["verbosity"] > 1)
@@ -84,6 +105,10 @@ class Command(BaseCommand):
             last = OrderStateTransition.objects.first()
             since = f", the last of which moved {timesince(last.transitioned_at)} ago" if last else ""
             self.say(f"Found {found} orders{since}: {found - done} on their way, {done} done.")
+            if not Parcel.objects.exists():
+                self.say(
+                    "They are of a time when the shop had no parcels. Begin anew with --fresh to see some from the start."
+                )
         if dropped := drop_done(wanted):
             self.say(f"Dropped {dropped} that have been done for longest.")
         if (missing := wanted - Order.objects.count()) > 0:
@@ -99,30 +124,30 @@ class Command(BaseCommand):
         self.stdout.write(line)
         self.stdout.flush()
 
-    def say_for_worker(self, line: str) -> None:
-        """Write a line of the worker so that it is seen to be one."""
+    def say_for(self, who: str, line: str) -> None:
+        """Write a line so that it is seen whose it is, and whether it should worry anybody."""
         if " WARNING " in line:
             line = self.style.WARNING(line)
-        elif " INFO " not in line:  # an error, or its traceback
+        elif who == "worker" and " INFO " not in line:  # an error, or its traceback
             line = self.style.ERROR(line)
-        self.say(self.prefix("worker") + line)
+        self.say(self.prefix(who) + line)
 
     def prefix(self, who: str) -> str:
         return self.style.MIGRATE_HEADING(f"{who:<6} │ ")
 
     def show_states(self) -> None:
-        self.stdout.write("")
-        total = Order.objects.count()
-        counts = Counter(Order.objects.values_list("status", flat=True))
-        for state, label in Order.states.states:
-            bar = "█" * round(40 * counts[state] / total)
-            self.stdout.write(f"  {label:<10} {counts[state]:>5} {bar}")
+        for name, machine in (("orders", Order.states), ("parcels", Parcel.states)):
+            counts = Counter(machine.model._default_manager.values_list("status", flat=True))
+            self.stdout.write(f"\n  {counts.total()} {name}")
+            for state, label in machine.states:
+                bar = "█" * round(40 * counts[state] / (counts.total() or 1))
+                self.stdout.write(f"  {label:<11} {counts[state]:>5} {bar}".rstrip())
 
     def show_history(self) -> None:
         order = Order.objects.order_by("-status_sequence", "-pk")[0]
         self.stdout.write(f"\nThe history of {order}, now {order.states.display}, newest first:\n")
         for record in order.states.history:
-            facts = ", ".join(f"{name}={value}" for name, value in record.metadata.items() if name != "actor")
+            facts = ", ".join(f"{name}={said(value)}" for name, value in record.metadata.items() if name != "actor")
             when = record.transitioned_at.strftime("%d %b %H:%M")
             self.stdout.write(f"  {record.sequence}.  {when}  {record.from_status:>9} → {record.to_status:<9}  {facts}")
 
@@ -133,11 +158,12 @@ class Command(BaseCommand):
             self.stdout.write(f"\nSomething listens on port {wanted} already, so this is another one.")
         self.stdout.write(f"\nThe shop is open. Its admin is at http://127.0.0.1:{port}/admin/")
         self.stdout.write(f"  user {USER}, password {PASSWORD}")
-        self.stdout.write(f"  orders, as they move:  http://127.0.0.1:{port}/admin/shop/order/")
-        self.stdout.write(f"  how long they stay:    http://127.0.0.1:{port}/admin/shop/order/_machine/states/")
-        self.stdout.write(f"  every transition:      http://127.0.0.1:{port}/admin/shop/orderstatetransition/")
-        self.stdout.write(f"  what the worker did:   http://127.0.0.1:{port}/admin/statemachine_worker/runstatistics/")
-        self.stdout.write("Stop with Ctrl-C. Below is what the worker says.")
+        for what, page in PAGES.items():
+            self.stdout.write(f"  {what + ':':<27}http://127.0.0.1:{port}/admin/{page}")
+        self.stdout.write("Try this:")
+        for suggestion in SUGGESTIONS:
+            self.stdout.write(f"  - {suggestion}")
+        self.stdout.write("Stop with Ctrl-C. Below is what the worker, the bank and the carriers say.")
         self.say("")
         over = threading.Timer(seconds or 0, os.kill, (os.getpid(), signal.SIGTERM))
         over.daemon = True
@@ -159,19 +185,33 @@ class Command(BaseCommand):
             logger.setLevel(level)
 
     def show_statistics(self) -> None:
-        self.stdout.write("\nWhere the orders are now:")
+        self.stdout.write("\nWhere everything is now:")
         self.show_states()
-        self.stdout.write("\nWhat the worker did, by the state it found an order in:\n")
-        self.stdout.write(f"  {'':<10}" + "".join(f"{name:>9}" for name in KINDS))
-        labels = dict(Order.states.states)
-        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.stdout.write("\nWhat the worker did, by the state it found a row in:\n")
+        self.stdout.write(f"  {'':<19}" + "".join(f"{name:>9}" for name in KINDS))
+        found: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for hour in RunStatistics.objects.by_hour():
-            found[hour.state] += hour.counts
-        for state in [state for state in labels if state in found]:
-            numbers = "".join(f"{found[state][kind]:>9}" for kind in KINDS)
-            self.stdout.write(f"  {labels[state]:<10}{numbers}")
-        parked = Order.states.parked()
+            found[hour.machine, hour.state] += hour.counts
+        for machine in (Order.states, Parcel.states):
+            self.show_counts(machine, found)
+        for machine in (Order.states, Parcel.states):
+            self.show_parked(machine)
+
+    def show_counts(self, machine: BoundMachine[Any], found: Mapping[tuple[str, str], Counter[str]]) -> None:
+        for state, label in machine.states:
+            if counts := found.get((str(machine), state)):
+                numbers = "".join(f"{counts[kind]:>9}" for kind in KINDS)
+                self.stdout.write(f"  {machine.model.__name__ + ', ' + str(label).lower():<19}{numbers}")
+
+    def show_parked(self, machine: BoundMachine[Any]) -> None:
+        parked = machine.parked()
         if parked:
-            self.stdout.write(f"\n{len(parked)} parked, until somebody resumes them in the admin:\n")
-        for order in parked[:5]:
-            self.stdout.write(f"  {order}: {order.status_error}")
+            what = machine.model._meta.verbose_name if len(parked) == 1 else machine.model._meta.verbose_name_plural
+            self.stdout.write(f"\n{len(parked)} {what} parked, until somebody resumes in the admin what is to go on:\n")
+        for row in parked[:5]:
+            self.stdout.write(f"  {row}: {row.status_error}")
+
+
+def said(value: Any) -> str:
+    """Return a fact of a record for a line of text."""
+    return "/".join(f"{number} {name}" for name, number in value.items()) if isinstance(value, dict) else str(value)
