@@ -244,7 +244,7 @@ def read_quickly(times: tuple[int, ...], row: Any) -> Claimed | None:
         for place in times:
             values[place] = fromisoformat(values[place][1:-1])
         return Claimed(age, tuple(values))
-    except (TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):  # also of a row that the driver could not read
         return None
 
 
