@@ -26,7 +26,7 @@ from statemachine_fields.db.dialect import Written, sqlstate
 
 if TYPE_CHECKING or is_psycopg3:
     import psycopg
-    from psycopg.types.numeric import Int8
+    from psycopg.types.numeric import Int2, Int4, Int8, Int8Dumper
 
 logger = logging.getLogger("statemachine_fields.db")
 
@@ -44,6 +44,10 @@ GIVEN_UP = "statemachine_fields_unprepared"
 
 #: What psycopg sends as one type, whatever its size.
 Number: type[int] = Int8 if is_psycopg3 else int
+
+#: What Django makes of the values of small fields. psycopg would cut a number that is too large for one to its last bytes, and the
+#: server would store that. As the largest type it says that the number is out of range, as it does when Django writes it out.
+SMALL_NUMBERS: tuple[type[int], ...] = (Int2, Int4) if is_psycopg3 else ()
 
 #: Keys that are sent as they are, if they are numbers.
 NUMBERS = (models.AutoField, models.BigAutoField, models.IntegerField, models.BigIntegerField)
@@ -109,6 +113,8 @@ def array_of(values: Sequence[Any]) -> Any:
         return "{" + ",".join(map(str, values)) + "}"
     if kinds == {uuid.UUID}:
         return "{" + ",".join([f"{value.int:032x}" for value in values]) + "}"
+    if kinds <= {float, type(None)}:  # before equal ones are taken for the same: zero has two signs
+        return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
     texts: dict[Any, str] = {}
     for value in set(values):
         if value is None:
@@ -174,6 +180,8 @@ def _new_cursor(connection: Any) -> PreparingCursor | None:
     driver = connection.connection
     made = PreparingCursor(driver)
     made.driver, made.wanted_by = driver, conf.settings()
+    for kind in SMALL_NUMBERS:
+        made.adapters.register_dumper(kind, Int8Dumper)
     if driver.prepare_threshold is None:
         driver.prepare_threshold = NEVER_BY_ITSELF
     _name_apart(driver)
