@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 
 import pytest
-from django.db import connection
+from django.db import connection, models
+from django.db.models.base import ModelBase
 from django.db.models.signals import post_init
 
 from lab.models import Chore, Lot, Sensor
+from statemachine_fields import State, StateMachine
 from statemachine_fields.signals import lease_recovered, leases_claimed
-from statemachine_fields.worker.claim import Claimer
+from statemachine_fields.worker.claim import Claimer, load_rows
 from tests.worker.rows import claim, claim_one, in_seconds, lane_of, let_lease_run_out, not_mariadb, set_clock
 
 pytestmark = [pytest.mark.django_db, not_mariadb]
@@ -34,6 +36,36 @@ def test_a_row_is_loaded_as_a_query_would(model, values, django_assert_num_queri
     fresh = model.objects.get()
     assert loaded == {name: getattr(fresh, name) for name in loaded}
     assert (lease.instance._state.db, lease.instance._state.adding) == ("default", False)
+
+
+class Counting(ModelBase):
+    """A metaclass that sees each instance, as one does that keeps a single instance of each row."""
+
+    def __call__(self, *values, **named):
+        made = super().__call__(*values, **named)
+        made.made_with = values
+        return made
+
+
+class MadeItself:
+    def __new__(cls, *values, **named):
+        made = super().__new__(cls)
+        made.made_with = values
+        return made
+
+
+@pytest.mark.parametrize(("bases", "kind"), [((MadeItself,), ModelBase), ((), Counting)], ids=["new", "metaclass"])
+def test_a_class_with_a_way_of_its_own_to_make_instances_is_asked_for_each(bases, kind, isolated):
+    states = [State("NEW", retry_after=60), State("DONE")]
+    machine = StateMachine(states=states, initial="NEW", transitions={"NEW": ["DONE"]})
+    machine.handler("NEW")(go := lambda self: "DONE")
+    meta = type("Meta", (), {"app_label": "lab"})
+    body = {"__module__": "lab.models", "Meta": meta, "states": machine, "go": go}
+    model = kind("Made", (*bases, models.Model), body)
+    attnames = [field.attname for field in model._meta.concrete_fields]
+    row = tuple(range(len(attnames)))
+    (instance,) = load_rows(lane_of(model), attnames, [row])
+    assert instance.made_with == row
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL writes times in several styles")

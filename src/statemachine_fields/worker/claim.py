@@ -20,7 +20,7 @@ from statemachine_fields.db.dialect import is_connection_error
 from statemachine_fields.db.own import Limits
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.initial_records import begin_after_kept
-from statemachine_fields.machine.listeners import is_heard, is_made_plainly
+from statemachine_fields.machine.listeners import is_heard, is_made_by_django, is_made_plainly
 from statemachine_fields.signals import lease_recovered, leases_claimed
 from statemachine_fields.worker.connections import Backoff
 from statemachine_fields.worker.digest import Digest, cause_of
@@ -277,9 +277,9 @@ def load_rows(lane: Lane, attnames: list[str], rows: list[Any]) -> list[Any]:
     model: Any = lane.bound.model
     using, is_watched = lane.using, bool(pre_init.receivers or post_init.receivers)
     # Each may be patched at any time.
-    is_made_by_django = model.__init__ is models.Model.__init__ and model.__setattr__ is object.__setattr__
     from_db = getattr(model.from_db, "__func__", None)
-    is_loaded_by_django = is_made_by_django and from_db is models.Model.from_db.__func__  # type: ignore[attr-defined]
+    is_loaded_by_django = from_db is models.Model.from_db.__func__ and model.__setattr__ is object.__setattr__  # type: ignore[attr-defined]
+    is_loaded_by_django = is_loaded_by_django and is_made_by_django(model)
     if not (lane.has_plain_attributes and is_loaded_by_django) or (is_watched and not is_made_plainly(model)):
         return [model.from_db(using, attnames, row) for row in rows]
     instances: list[Any] = compiled_loader(tuple(attnames))(model, using, rows)
