@@ -298,6 +298,12 @@ class TestPark:
         with pytest.raises(error):
             Park(reason)
 
+    @pytest.mark.parametrize("answer", [Retry, lambda update: Move("DONE", update=update)])
+    @pytest.mark.parametrize("update", ["name", ["name"], 3, {"name"}])
+    def test_update_is_a_dictionary(self, answer, update):
+        with pytest.raises(TypeError, match="update must be a dictionary"):
+            answer(update=update)
+
     def test_is_counted_by_drain(self, answers):
         create("a")
         answers["*"] = Park("Call them.")

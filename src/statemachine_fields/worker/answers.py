@@ -11,6 +11,11 @@ from django.db import models
 from statemachine_fields.schedule.policy import Seconds, plain, seconds_of
 
 
+def _refuse_no_mapping(update: object) -> None:
+    if update is not None and not isinstance(update, Mapping):
+        raise TypeError(f"update must be a dictionary of values by the names of fields, got {update!r}.")
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """Move the row to another state.
@@ -32,6 +37,7 @@ class Move:
             raise TypeError(f"Move needs the name of a state, got {self.state!r}.")
         object.__setattr__(self, "state", plain(self.state))
         seconds_of(self.after, "after")
+        _refuse_no_mapping(self.update)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -82,6 +88,7 @@ class Retry:
         seconds_of(self.after, "after")
         if not isinstance(self.error, str | BaseException):
             raise TypeError(f"error must be a text or an exception, got {self.error!r}.")
+        _refuse_no_mapping(self.update)
 
 
 @dataclass(frozen=True, slots=True)
