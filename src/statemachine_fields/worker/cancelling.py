@@ -38,12 +38,12 @@ def cancel_left_behind(lane: Lane, digest: Digest) -> int:
     done = 0
     keys = list(marked.values_list("pk", flat=True)[:MOST])
     while keys:
-        done += sum(LeftBehind(lane, key, digest).cancel() for key in keys)
+        done += sum(Abandoned(lane, key, digest).cancel() for key in keys)
         keys = list(marked.filter(pk__gt=keys[-1]).values_list("pk", flat=True)[:MOST])
     return done
 
 
-class LeftBehind:
+class Abandoned:
     """The children that one parent has left behind."""
 
     def __init__(self, lane: Lane, key: Any, digest: Digest) -> None:
