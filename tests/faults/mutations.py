@@ -399,6 +399,13 @@ MUTATIONS = [
         (f"{CHILDREN}::TestCancelling",),
     ),
     Mutation(
+        "a parent loses its mark though a child could not be cancelled",
+        "worker/cancelling.py",
+        "            self.is_hindered = True",
+        "            pass",
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
         "rows that are due at the same instant are not all looked at",
         CLAIMS,
         "if (last <= walk // 2 and not is_tied) or",

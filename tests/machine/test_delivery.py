@@ -293,6 +293,30 @@ class TestMany:
         assert Petition.states.bulk_deliver(entries, by="number") == [WOKEN, Delivery.MISSING]
         assert inbox_of(row) == 1
 
+    def test_knows_what_a_row_is_known_by_in_any_form_that_the_field_takes(self):
+        row = petition("HEARD", number="17")
+        entries = [{"key": key, "name": "denied"} for key in (17, "17")]
+
+        assert Petition.states.bulk_deliver(entries, by="number") == [WOKEN, WOKEN]
+        assert Petition.states.bulk_deliver([{"key": str(row.pk), "name": "denied"}], by="id") == [WOKEN]
+        assert inbox_of(row) == 3
+
+    def test_knows_what_is_equal_for_the_database_alone(self):
+        row = petition("HEARD")
+        entries = [{"key": row, "name": "denied"}]
+
+        assert Petition.states.bulk_deliver(entries, by="status_events__instance") == [Delivery.MISSING]
+        row.states.deliver("call")
+        assert Petition.states.bulk_deliver(entries, by="status_events__instance") == [WOKEN]
+        assert inbox_of(row) == 2
+
+    def test_knows_a_duplicate_whatever_form_its_key_has(self):
+        row = petition("HEARD")
+        entries = [{"key": key, "name": "denied", "dedup_key": "1"} for key in (row.pk, str(row.pk))]
+
+        assert Petition.states.bulk_deliver(entries) == [WOKEN, DUPLICATE]
+        assert inbox_of(row) == 1
+
     def test_refuses_a_field_by_which_several_are_known(self):
         for _ in range(2):
             petition("HEARD", number="A-17")

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings, strategies
 
-from lab.models import Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
+from lab.models import ByLeg, Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.joins import Join
 from statemachine_fields.machine.parents import joins_of_child
@@ -141,6 +141,14 @@ class TestWhoLooks:
     def test_the_end_of_a_child_by_deletion(self) -> None:
         row = expedition("WALKING", "OPEN", "ARRIVED")
         row.legs.get(status="OPEN").delete()
+        assert is_woken(row)
+
+    @pytest.mark.parametrize(
+        "delete", [lambda rows: rows.get().delete(), lambda rows: rows.delete()], ids=["one", "many"]
+    )
+    def test_the_deletion_by_way_of_a_proxy(self, delete: Any) -> None:
+        row = expedition("WALKING", "OPEN", "ARRIVED")
+        delete(ByLeg.objects.filter(status="OPEN"))
         assert is_woken(row)
 
     def test_the_deletion_of_many(self) -> None:

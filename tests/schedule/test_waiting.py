@@ -66,6 +66,7 @@ class TestEvent:
             ((), {}, "needs the names"),
             (("",), {}, "1 to 100 characters"),
             ((5,), {}, "1 to 100 characters"),
+            (("a\x00b",), {}, "no NUL"),
             (("x" * (NAME_LENGTH + 1),), {}, "1 to 100 characters"),
             (("paid", "paid"), {}, "named twice"),
             (({"paid": "PAID"},), {"paid": "PAID"}, "named twice"),

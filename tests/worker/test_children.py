@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from django.db.models.signals import post_save
+from django.db.models.signals import post_save, pre_save
 from django.test.utils import CaptureQueriesContext
 
 from lab.models import Chore, Depot, Expedition, Leg, Pallet, Twig
@@ -410,6 +410,45 @@ class TestCancelling:
         row.states.transition_to("LATE")
         drain(Expedition)
         assert statuses(Leg) == {"HELD": 1, "CALLED_OFF": 8}
+
+    def test_more_parents_than_are_asked_for_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("statemachine_fields.worker.cancelling.MOST", 2)
+        for _ in range(5):
+            expedition("WALKING", "OPEN").states.transition_to("LATE")
+        drain(Expedition)
+        assert statuses(Leg) == {"CALLED_OFF": 5}
+        assert not is_marked()
+
+    def test_a_child_whose_code_raises_hinders_nobody_else(self, caplog: Any, request: Any) -> None:
+        rows = [expedition("WALKING", "OPEN", "OPEN", "OPEN") for _ in range(2)]
+        poison = rows[0].legs.order_by("pk")[1]
+
+        def refuse(instance: Leg, **kwargs: Any) -> None:
+            if instance.pk == poison.pk and instance.status == "CALLED_OFF":
+                raise ValueError("not this one")
+
+        pre_save.connect(refuse, sender=Leg)
+        request.addfinalizer(lambda: pre_save.disconnect(refuse, sender=Leg))
+        for row in rows:
+            row.states.transition_to("LATE")
+        drain(Expedition)
+        assert statuses(Leg) == {"OPEN": 1, "CALLED_OFF": 5}
+        assert list(Expedition.objects.filter(status_cancels=True)) == rows[:1]
+        assert f"lab.Leg pk={poison.pk}: a row that its parent has left behind could not be cancelled" in caplog.text
+
+        pre_save.disconnect(refuse, sender=Leg)
+        drain(Expedition)
+        assert statuses(Leg) == {"CALLED_OFF": 6}
+        assert not is_marked()
+
+    @pytest.mark.django_db(transaction=False)
+    @pytest.mark.parametrize("options", [{}, {"at": timedelta(seconds=1)}], ids=["at once", "at a time"])
+    def test_drain_goes_on_with_what_waits_for_a_cancelled_child(self, options: Any) -> None:
+        row, other = expedition("WALKING", "OPEN"), expedition("GUIDED")
+        Leg.objects.update(guided=other)
+        row.states.transition_to("LATE")
+        drain(Expedition, **options)
+        assert_state(other, "HOME")
 
     def test_machines_without_cancel_to_have_no_such_column(self) -> None:
         assert "status_cancels" in Expedition.states._meta.columns

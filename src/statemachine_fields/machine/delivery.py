@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db import connections, models, router, transaction
 
 from statemachine_fields.db.dialect import dialect_for
@@ -105,16 +107,26 @@ class Deliverer:
         found: list[Delivery] = []
         remaining = iter(entries)
         while batch := list(islice(remaining, batch_size)):
-            found += self._deliver_batch([self._read_entry(entry) for entry in batch], by)
+            found += self._deliver_batch([self._read_entry(entry, by) for entry in batch], by)
         return found
 
-    def _read_entry(self, entry: Mapping[str, Any]) -> DeliveredEvent:
+    def _read_entry(self, entry: Mapping[str, Any], by: str) -> DeliveredEvent:
         if not isinstance(entry, Mapping) or not {"key", "name"} <= {*entry} <= {*ENTRY}:
             raise TypeError(
                 f"Each event is a dict with key, name and, if it has them, payload and dedup_key, got {entry!r}."
             )
         name, payload = self._read_name(entry["name"]), read_json(entry.get("payload"), "payload")
-        return DeliveredEvent(uuid7(), entry["key"], name, payload, read_dedup_key(entry.get("dedup_key")))
+        key = self._read_key(by, entry["key"])
+        return DeliveredEvent(uuid7(), key, name, payload, read_dedup_key(entry.get("dedup_key")))
+
+    def _read_key(self, by: str, key: Any) -> Any:
+        """Return what a row is known by as it is read from the database: others send a UUID, or a number, as text."""
+        # What is no value of the field, or is of another model's, is for the query to judge.
+        with suppress(FieldDoesNotExist, ValidationError, AttributeError):
+            meta = self.bound.model._meta
+            field = meta.pk if by == "pk" else meta.get_field(by)
+            return key if isinstance(key, models.Model) else field.to_python(key)
+        return key
 
     def _deliver_batch(self, events: list[DeliveredEvent], by: str) -> list[Delivery]:
         if by != "pk":
@@ -143,10 +155,14 @@ class Deliverer:
 
     def _with_keys(self, events: list[DeliveredEvent], by: str) -> list[DeliveredEvent]:
         """Return events with the keys of rows in place of what these are known by; None where there is no such row."""
-        wanted = {f"{by}__in": [*dict.fromkeys(event.key for event in events)]}
+        wanted = dict.fromkeys(event.key for event in events)
+        rows: models.QuerySet[Any] = all_rows(self.bound.model, self.using)
         keys: dict[Any, list[Any]] = {}
-        for value, key in all_rows(self.bound.model, self.using).filter(**wanted).values_list(by, "pk"):
+        for value, key in rows.filter(**{f"{by}__in": [*wanted]}).values_list(by, "pk"):
             keys.setdefault(value, []).append(key)
+        if not keys.keys() <= wanted.keys():  # some are equal for the database alone, as text in another case may be
+            for value in wanted.keys() - keys.keys():
+                keys[value] = list(rows.filter(**{by: value}).values_list("pk", flat=True)[:2]) or [None]
         for value, found in keys.items():
             if len(found) > 1:
                 raise self._too_many({by: value})

@@ -69,8 +69,11 @@ def _resolve(bound: Binding[Any], state: str, until: Children) -> Join:
             f"Its terminal states are {', '.join(child.graph.terminal_states) or 'none'}.",
         )
     join = Join(bound, state, until, child, field, model)
-    # Not of save(): to be heard there would make every move of a child one by itself.
-    post_delete.connect(_child_deleted, sender=model, dispatch_uid=f"statemachine_fields.{child}")
+    # Not of save(): to be heard there would make every move of a child one by itself. Of a row that is deleted by way of a proxy
+    # Django sends the proxy.
+    for each in model._meta.apps.get_models():
+        if each._meta.concrete_model is model:
+            post_delete.connect(_child_deleted, sender=each, dispatch_uid=f"statemachine_fields.{child}")
     return join
 
 
@@ -85,7 +88,7 @@ def connect() -> None:
 def _child_deleted(sender: type[models.Model], instance: models.Model, using: str, **kwargs: Any) -> None:
     for bound in machines_of(sender).values():
         for join in parents.joins_of_child(bound):
-            if join.model is sender:
+            if join.model is sender._meta.concrete_model:
                 join.look_after_commit(connections[using], [instance])
 
 

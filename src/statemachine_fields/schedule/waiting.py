@@ -104,8 +104,8 @@ class Event(Until):
 
 
 def _add(declared: dict[str, str | None], name: Any, target: Any) -> None:
-    if not isinstance(name, str) or not name or len(name) > NAME_LENGTH:
-        raise ValueError(f"The name of an event is a text of 1 to {NAME_LENGTH} characters, got {name!r}.")
+    if not isinstance(name, str) or not name or len(name) > NAME_LENGTH or "\x00" in name:
+        raise ValueError(f"The name of an event is a text of 1 to {NAME_LENGTH} characters and no NUL, got {name!r}.")
     if target is not None and not isinstance(target, str):
         raise ValueError(f"The event {name!r} moves a row to a state, got {target!r}.")
     if _plain(name) in declared:

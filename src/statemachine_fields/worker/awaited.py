@@ -65,8 +65,12 @@ class WaitKind(ABC):
     def find(self, lane: Lane, leases: Sequence[Lease]) -> None:
         """Give each lease what is `awaited`, with a constant number of statements. They are claimed and not yet run."""
 
-    def look(self, lane: Lane) -> None:  # noqa: B027 - most need not
-        """Make rows of a lane due that sleep though it has happened, where nobody else may have done so."""
+    def look(self, lane: Lane) -> bool:
+        """Make rows of a lane due that sleep though it has happened, where nobody else may have done so.
+
+        Says whether other rows were moved on the way, so that there may be more to look for.
+        """
+        return False
 
     def slept(self, lane: Lane, leases: Sequence[Lease]) -> None:  # noqa: B027 - most need not
         """Hear of rows that sleep on, because nothing had happened when they were claimed. By now it may have."""

@@ -103,13 +103,12 @@ class Drain:
                 self.committer.commit([Released(lease)])
 
     def _pass(self, lane: Lane) -> bool:
-        """Run a batch of a lane's due rows, and say whether there were any."""
+        """Run a batch of a lane's due rows, and say whether there were any, or may be others by now."""
         if self.collapse_time:
             self._make_due(lane)
         if lane.levels is not None:  # what a handler did a moment ago counts
             lane.levels.learn(lane.connection)
-        for wait in dict.fromkeys(lane.waits.values()):
-            wait.look(lane)
+        has_moved_others = any([wait.look(lane) for wait in dict.fromkeys(lane.waits.values())])  # noqa: C419 - all look
         leases = self.claimer.claim(lane, BATCH) + self.claimer.claim(lane, BATCH, suspects=True)
         again = [lease for lease in leases if self._was_asked(lease)]
         self.committer.commit(Released(lease) for lease in again)
@@ -117,7 +116,7 @@ class Drain:
         self.claimed.update(leases)
         for lease in leases:
             self._run(lease)
-        return bool(leases)
+        return bool(leases) or has_moved_others
 
     def _was_asked(self, lease: Lease) -> bool:
         """Say whether a row had its turn where it is, and nothing has happened since of what it waits for."""
@@ -241,9 +240,9 @@ class DrainUntil(Drain):
             self._run_as_of(*found)
 
     def _next(self, besides: Lease | None = None) -> tuple[Timeline, NextTry] | None:
-        for lane in self.lanes:
-            for wait in dict.fromkeys(lane.waits.values()):
-                wait.look(lane)
+        waits = [(lane, wait) for lane in self.lanes for wait in dict.fromkeys(lane.waits.values())]
+        while any([wait.look(lane) for lane, wait in waits]):  # noqa: C419 - all look, as long as one moves what others wait for
+            pass
         tries = [(timeline, timeline.next_try(until, besides)) for timeline, until in self.timelines.items()]
         found = [(timeline, each) for timeline, each in tries if each is not None]
         return min(found, key=lambda each: each[1].at, default=None)

@@ -71,12 +71,12 @@ class ChildrenKind(WaitKind):
             for lease in part:
                 lease.awaited = AwaitedChildren(join.until, counts[lease.key])
 
-    def look(self, lane: Lane) -> None:
+    def look(self, lane: Lane) -> bool:
         from statemachine_fields.worker.cancelling import cancel_left_behind  # which stands on this module
 
         for join in joins_of(lane):
             join.look(lane.using)
-        cancel_left_behind(lane, Digest(logger))
+        return cancel_left_behind(lane, Digest(logger)) > 0
 
     def slept(self, lane: Lane, leases: Sequence[Lease]) -> None:
         for lease in leases:

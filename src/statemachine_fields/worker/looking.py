@@ -89,7 +89,7 @@ class Looker:
     def is_settled(self) -> bool:
         """Whether it has looked for all that it was told of."""
         with self._lock:
-            return not self._todo and not self._is_busy
+            return not self._todo and not self._is_busy and self._cancel_at > 0.0
 
     def add(self, using: str, join: Join, values: set[Any], unloaded: Iterable[Q] = ()) -> None:
         """Hear of children that have ended, by what their foreign keys say. Called by threads that have committed.
@@ -141,7 +141,8 @@ class Looker:
         if now >= self._cancel_at:
             self._cancel_at = now + self.poll_seconds
             for lane in self.leaving:
-                self._contained(lane.using, lane, partial(cancel_left_behind, lane, self.digest))
+                if self._contained(lane.using, lane, partial(cancel_left_behind, lane, self.digest)):
+                    self._cancel_at = 0.0  # those that were cancelled may have left others behind
         with self._lock:
             self._is_busy = False
         return bool(todo or again)

@@ -272,6 +272,17 @@ class Migration(migrations.Migration):
             ],
             bases=('lab.leg',),
         ),
+        migrations.CreateModel(
+            name='ByLeg',
+            fields=[
+            ],
+            options={
+                'proxy': True,
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('lab.leg',),
+        ),
         migrations.AddField(
             model_name='leg',
             name='expedition',

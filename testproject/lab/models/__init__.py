@@ -5,7 +5,7 @@ from lab.models.around import Document, Memo
 from lab.models.hardship import Stint
 from lab.models.harm import AsyncStunt, AtomicStunt, HeardStunt, Locker, SavedStunt, Stunt
 from lab.models.inheritance import Bolt, Car, Door, Gate, Lamp, RacingCar, Vehicle
-from lab.models.joins import Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
+from lab.models.joins import ByLeg, Caravan, Depot, Expedition, Leg, Pallet, Sled, Twig
 from lab.models.keyed import (
     BulkOrder,
     Carriage,
@@ -103,6 +103,7 @@ __all__ = [
     "BulkOrder",
     "Bundle",
     "ByHand",
+    "ByLeg",
     "ByOtherWorker",
     "ByWorker",
     "Call",

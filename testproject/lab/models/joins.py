@@ -107,6 +107,13 @@ class Leg(models.Model):
         return self.outcome or None
 
 
+class ByLeg(Leg):
+    """A proxy."""
+
+    class Meta:
+        proxy = True
+
+
 class Twig(models.Model):
     """A tree: a twig waits for those that grow from it."""
 
