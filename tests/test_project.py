@@ -47,6 +47,29 @@ def test_django_is_the_only_runtime_dependency():
     assert [re.match(r"[\w.-]+", line).group().lower() for line in required] == ["django"]
 
 
+@only_sqlite
+def test_rows_move_without_a_driver_of_postgresql():
+    program = """
+import sys
+sys.modules.update(psycopg=None, psycopg2=None)
+import django
+from django.conf import settings
+settings.DATABASES["default"]["NAME"] = ":memory:"
+django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from shop.models import Order
+from statemachine_fields.testing import drain
+order = Order.objects.create(customer="Ada", total=25)
+order.states.deliver("paid", {"amount": "25"})
+drain(Order)
+print(order.states.history.last().to_status)
+"""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", "PYTHONPATH": str(ROOT / "testproject")}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert (ran.stdout, ran.stderr) == ("PAID\n", "")
+
+
 def test_every_pair_of_the_matrix_can_drive_a_browser():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
