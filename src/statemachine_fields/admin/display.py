@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
@@ -30,6 +32,8 @@ MINUTE = dt.timedelta(minutes=1)
 #: What a phone has between our margins, and what is still readable when it is made to fit a page.
 PHONE = 340
 SHRUNK = 1500
+#: Width and height of a drawing.
+VIEW_BOX = re.compile(r'viewBox="\S+ \S+ (\S+) (\S+)"')
 #: Where the counts of a request are kept, as several parts of a page show them.
 CACHE = "_statemachine_counts"
 
@@ -54,14 +58,25 @@ def draw_graph(graph: StateGraph, marks: Marks, title: str, *, flat: bool = Fals
 
     :param flat: draw it from left to right where it is readable at all, as there are rows below that people came for.
     """
-    # draw_svg() escapes whatever is in labels.
-    wide, narrow = (
-        mark_safe(draw_svg(graph, marks, title=title, embedded=True, page=page))  # noqa: S308
-        for page in (SHRUNK if flat else PAGE_WIDTH, PHONE)
-    )
+    wide = _first_that_fits(graph, marks, title, SHRUNK if flat else PAGE_WIDTH, lambda width, height: width > height)
+    narrow = _first_that_fits(graph, marks, title, PHONE, lambda width, height: width <= PHONE)
     if wide == narrow:  # upright on any page; a phone shows it in its own size, too
         return format_html('<div class="smf-any-page">{}</div>', wide)
     return format_html('<div class="smf-wide-page">{}</div><div class="smf-phone">{}</div>', wide, narrow)
+
+
+def _first_that_fits(
+    graph: StateGraph, marks: Marks, title: str, page: int, fits: Callable[[float, float], bool]
+) -> SafeString:
+    """Draw the graph with all there is to say, or with less of it so that it fits: the page says the rest elsewhere. What fits in
+    no case is drawn with all of it."""
+    drawings = []
+    for less in (marks, replace(marks, says={}), replace(marks, says={}, lines={})):
+        drawings.append(draw_svg(graph, less, title=title, embedded=True, page=page))
+        found = VIEW_BOX.search(drawings[-1])
+        if not (marks.says or marks.lines) or found is None or fits(float(found[1]), float(found[2])):
+            return mark_safe(drawings[-1])  # noqa: S308 - draw_svg() escapes whatever is in labels
+    return mark_safe(drawings[0])  # noqa: S308
 
 
 def undeclared_line(bound: Binding[Any], marks: Marks) -> SafeString:
