@@ -37,10 +37,13 @@ class Contender:
     options: str = "{}"
     #: Whether it runs the library of an earlier commit, if there is one to compare with.
     is_before: bool = False
+    #: What its table is called, if it has no model, and what a new row has as its status.
+    own_table: str = ""
+    new: str = "NEW"
 
     @property
     def table(self) -> str:
-        return f"orders_{self.model.lower()}"
+        return self.own_table or f"orders_{self.model.lower()}"
 
 
 # The statement that ours sends, with the same columns, the same casts and the same result.
@@ -214,8 +217,7 @@ def enqueueing(model_name: str, *, starts: bool = False) -> Callable[[], Callabl
 
         def insert(number: int) -> None:
             with transaction.atomic():
-                for each in range(TOGETHER):
-                    customer = f"Customer {number * TOGETHER + each}"
+                for customer in customers(number):
                     if starts:
                         model.states.get_or_start(customer=customer)
                     else:
@@ -224,6 +226,42 @@ def enqueueing(model_name: str, *, starts: bool = False) -> Callable[[], Callabl
         return insert
 
     return build
+
+
+def procrastinate_lock() -> Callable[[Any], Any]:
+    """Over Django's connection, as its app for Django has it."""
+    from django.db import transaction
+    from procrastinate.contrib.django import app
+
+    @app.task(name="order")
+    def order(customer: str) -> None:
+        """Nobody runs it."""
+
+    def insert(number: int) -> None:
+        with transaction.atomic():
+            for customer in customers(number):
+                order.configure(queueing_lock=customer).defer(customer=customer)
+
+    return insert
+
+
+def dbos_deduplication() -> Callable[[Any], Any]:
+    import dbos_peer
+    import sqlalchemy
+
+    client, engine = dbos_peer.client(), sqlalchemy.create_engine(dbos_peer.url())
+
+    def insert(number: int) -> None:
+        with engine.begin() as connection:
+            for customer in customers(number):
+                options = {"workflow_name": "order", "queue_name": dbos_peer.QUEUE, "deduplication_id": customer}
+                client.enqueue_in_transaction(connection, options, customer)
+
+    return insert
+
+
+def customers(number: int) -> list[str]:
+    return [f"Customer {number * TOGETHER + each}" for each in range(TOGETHER)]
 
 
 def time_ordered_id() -> uuid.UUID:
@@ -268,6 +306,24 @@ KEYS = (
     Contender("ours, without a key", *MACHINE, enqueueing("MachineOrder"), takes_keys=True),
     Contender("plain model", *PLAIN, enqueueing("PlainOrder"), takes_keys=True),
     Contender("ours, get_or_start()", *KEYED, enqueueing("KeyedOrder", starts=True), takes_keys=True),
+    Contender(
+        "procrastinate, queueing_lock",
+        "",
+        "procrastinate_events",
+        procrastinate_lock,
+        takes_keys=True,
+        own_table="procrastinate_jobs",
+        new="todo",
+    ),
+    Contender(
+        "DBOS, deduplication_id",
+        "",
+        "dbos.notifications",
+        dbos_deduplication,
+        takes_keys=True,
+        own_table="dbos.workflow_status",
+        new="ENQUEUED",
+    ),
 )
 GROWTH = (Contender("ours", *MACHINE, ours),)
 
@@ -285,4 +341,4 @@ ALL = {
 }
 
 #: What the report names with its version.
-PACKAGES = ("Django", "psycopg", "django-fsm-2", "django-fsm-log", "django-pghistory")
+PACKAGES = ("Django", "psycopg", "django-fsm-2", "django-fsm-log", "django-pghistory", "procrastinate", "dbos")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
+import dbos_peer
 import psycopg
 from contenders import Contender
 
@@ -124,7 +125,8 @@ class Database:
 
     def verify_new(self, contender: Contender, orders: int) -> None:
         """Raise unless exactly so many orders are there, each of them new."""
-        if (found := self.ask(f"SELECT count(*) FROM {contender.table} WHERE status = 'NEW'")) != orders:
+        new = f"SELECT count(*) FROM {contender.table} WHERE status = '{contender.new}'"
+        if (found := self.ask(new)) != orders:
             raise AssertionError(f"{contender.name}: {found} orders are new, not {orders}.")
 
     def verify(self, contender: Contender, moved: int, records: int) -> None:
@@ -144,4 +146,6 @@ def start() -> Database:
     postgres.OPTIONS.update(OPTIONS)
     database = Database(postgres.boot())
     database.migrate()
+    os.environ |= {"BENCHMARK_DATABASE": database.url}
+    dbos_peer.install()
     return database

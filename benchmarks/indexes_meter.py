@@ -50,13 +50,14 @@ class Cost:
 class Meter:
     """Reads what one backend and the whole server have used, as nothing else is asked of them in the meantime."""
 
-    def __init__(self, using: str, table: str) -> None:
+    def __init__(self, using: str, table: str, backend: int | None = None) -> None:
+        """Read what the backend of Django's connection uses, or another one of the same server."""
         from django.db import connections
 
         self.connection = connections[using]
         self.connection.ensure_connection()
         self.table = table
-        self._scheduled = Path(f"/proc/{self.connection.connection.info.backend_pid}/schedstat")
+        self._scheduled = Path(f"/proc/{backend or self.connection.connection.info.backend_pid}/schedstat")
 
     def measure(self, steps: Iterable[int]) -> Cost:
         """Take steps, each of which says how many rows it was."""

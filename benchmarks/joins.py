@@ -8,21 +8,19 @@ What is measured, and how to read the result, is in README.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for the server helpers of the tests
 
 import database as databases  # noqa: E402
-from processes import end, witnessed  # noqa: E402
+import dbos_peer  # noqa: E402
+from processes import tell, witnessed  # noqa: E402
 from report import CPU, Cell, Goal, Line, Ratios, spread  # noqa: E402
-from session import CELL_SECONDS, Session, rotated  # noqa: E402
+from session import Session, rotated  # noqa: E402
 
 from tests import postgres  # noqa: E402
 
@@ -34,13 +32,14 @@ OPTIONS = {"track_commit_timestamp": "on"}
 
 TABLES = ("families_child", "families_childstatetransition", "families_family", "families_familystatetransition")
 PLAIN_TABLES = ("families_plain", "families_plainstatetransition")
+ALL_TABLES = ", ".join((*TABLES, *PLAIN_TABLES, *dbos_peer.TABLES))
 
 FILL = """
     INSERT INTO families_plain (family, status, status_sequence, status_changed_at, status_next_at)
     SELECT 1, 'PENDING', 0, statement_timestamp(), statement_timestamp() + key * interval '1 us'
       FROM generate_series(1, %s::bigint) AS key"""
 
-ENDED = "SELECT extract(epoch FROM max(pg_xact_commit_timestamp(xmin)))::float8 FROM {} WHERE status = 'DONE'"
+ENDED = "SELECT extract(epoch FROM max(pg_xact_commit_timestamp(xmin)))::float8 FROM {}"
 SPAWNED = """
     SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM families_familystatetransition
      WHERE to_status = 'WAITING'"""
@@ -52,18 +51,33 @@ class Contender:
     """What is drained."""
 
     name: str
-    models: tuple[str, ...]
+    #: What its process is to run.
+    runs: tuple[str, ...]
+    #: Tables and what is true of rows of theirs that are done, and how many those are, if not as many as there are children.
+    done: dict[str, int | None]
     is_before: bool = False
 
+    @property
+    def last(self) -> str:
+        """What is done last."""
+        return list(self.done)[-1]
 
-CONTENDERS = (
-    Contender("the join", ("families.Family", "families.Child")),
-    Contender("plain rows", ("families.Plain",)),
+
+OURS = "{} WHERE status = 'DONE' AND status_lease_expires_at IS NULL"
+THEIRS = "dbos.workflow_status WHERE status = 'SUCCESS' AND name = '{}'"
+
+JOIN = Contender(
+    "the join",
+    ("families.Family", "families.Child"),
+    {OURS.format("families_child"): None, OURS.format("families_family"): 1},
 )
+PLAIN = Contender("plain rows", ("families.Plain",), {OURS.format("families_plain"): None})
+DBOS = Contender("DBOS", ("DBOS",), {THEIRS.format("child"): None, THEIRS.format("family"): 1})
+CONTENDERS, PEERS = (JOIN, PLAIN), (JOIN, DBOS)
 
 
 class Database(databases.Database):
-    """A database with the tables of both."""
+    """A database with the tables of all."""
 
     settings = "joins_settings"
 
@@ -71,78 +85,77 @@ class Database(databases.Database):
         self.manage("migrate", "--run-syncdb")
 
     def prepare(self, rows: int) -> None:
-        self.run(f"TRUNCATE {', '.join((*TABLES, *PLAIN_TABLES))} CASCADE")
+        self.run(f"TRUNCATE {ALL_TABLES} CASCADE")
         self.run(FILL, rows)
         self.run(
             "INSERT INTO families_family (status, status_sequence, status_changed_at, status_next_at) "
             "VALUES ('NEW', 0, statement_timestamp(), statement_timestamp())"
         )
-        self.run(f"VACUUM ANALYZE {', '.join((*TABLES, *PLAIN_TABLES))}")
+        self.run(f"VACUUM ANALYZE {ALL_TABLES}")
         self.run("CHECKPOINT")
 
-    def check(self, table: str, rows: int) -> None:
-        done = self.ask(f"SELECT count(*) FROM {table} WHERE status = 'DONE' AND status_lease_expires_at IS NULL")
-        if done != rows:
-            raise AssertionError(f"{done} rows of {table} are done, of {rows}.")
+    def check(self, contender: Contender, rows: int) -> None:
+        for done, expected in contender.done.items():
+            if (found := self.ask(f"SELECT count(*) FROM {done}")) != (expected or rows):
+                raise AssertionError(f"{contender.name}: {found} rows of {done}, not {expected or rows}.")
 
 
 class Run(Session[Database]):
     """One call of the command."""
 
     order = ("join",)
-    packages = ("Django", "psycopg")
+    packages = ("Django", "psycopg", "dbos")
     command, results = "joins.py", "results-joins.md"
 
     def __init__(self, database: Database, options: argparse.Namespace) -> None:
         super().__init__(database, options)
-        self.rows = 1000 if options.quick else 10_000
+        self.rows, self.few = (1000, 100) if options.quick else (10_000, 1000)
         #: How often the parent was written, by repetition.
         self.writes: list[float] = []
 
     def join(self) -> str:
         """One row that makes children and waits for them, and as many rows that nobody waits for; one worker process."""
-        goals: list[list[Goal]] = [[], [Goal(RATE), Goal(None, CPU)]]
-        lines = [Line(each.name, goal) for each, goal in zip(CONTENDERS, goals, strict=True)]
+        compared = self.compared(PEERS)
+        lines = [Line("the join"), Line("plain rows", [Goal(RATE), Goal(None, CPU)])]
+        peers = [Line(each.name, [Goal(), Goal(None, CPU)]) for each in compared]
 
         def cells(repetition: int) -> None:
             self.database.prepare(self.rows)
             for position in rotated(CONTENDERS, repetition):
                 lines[position].cells.append(self._drain(CONTENDERS[position]))
+            for position in rotated(compared, repetition):
+                self.database.prepare(self.few)
+                peers[position].cells.append(self._run(compared[position], self.few))
 
         self.repeat(cells)
         title = f"{self.rows:,} children, from Spawn's commit to the parent's move, 1 process"
-        table = Ratios(title, "rows", lines).markdown()
+        others = f"{self.few:,} children, made by the parent while the clock runs, 1 process"
         return (
-            f"{table}\n\nThe parent was written {spread(self.writes, '.0f')} times in all: 7 are three claims, the move with its "
-            "children, to sleep, to be woken, and the move to the end."
+            f"{Ratios(title, 'rows', lines).markdown()}\n\nThe parent was written {spread(self.writes, '.0f')} times in all: "
+            "7 are three claims, the move with its children, to sleep, to be woken, and the move to the end.\n\n"
+            f"{Ratios(others, 'children', peers).markdown()}"
         )
 
     def _drain(self, contender: Contender) -> Cell:
+        """Run one that is counted from when its rows are there."""
         before = self.database.ask(WRITES)
-        with witnessed(self.rows) as (notes, variables):
-            process = self._start(contender, variables)
-            try:
-                told, _ = process.communicate(timeout=CELL_SECONDS)
-            finally:
-                end(process)
-            if process.returncode:
-                raise SystemExit(f"A worker of {contender.name!r} failed. Its error is above.")
-            began = min(map(float, notes.read_text().split()))
-        cpu: float = json.loads(told.splitlines()[-1])["cpu"]
-        if contender.models[0].endswith("Plain"):
-            self.database.check("families_plain", self.rows)
-            ended: Any = self.database.ask(ENDED.format("families_plain"))
-        else:
-            self.database.check("families_child", self.rows)
-            self.database.check("families_family", 1)
-            began, ended = self.database.ask(SPAWNED), self.database.ask(ENDED.format("families_family"))
-            self.writes.append(self.database.ask(WRITES) - before)
-        return Cell(self.rows, ended - began, cpu)
+        cell = self._run(contender, self.rows)
+        if contender is not JOIN:
+            return cell
+        self.writes.append(self.database.ask(WRITES) - before)
+        return Cell(cell.units, self._ended(contender) - self.database.ask(SPAWNED), cell.cpu_seconds)
 
-    def _start(self, contender: Contender, variables: dict[str, str]) -> subprocess.Popen[str]:
-        command = [sys.executable, str(HERE / "joins_cell.py"), *contender.models]
-        surroundings = {**os.environ, **self.database.environment, **variables, "BENCHMARK_CHILDREN": str(self.rows)}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surroundings, start_new_session=True)
+    def _run(self, contender: Contender, rows: int) -> Cell:
+        """Run one from its first handler to its last commit. Raise unless all is done."""
+        with witnessed(rows) as (notes, variables):
+            told = tell(self.database, "joins_cell.py", *contender.runs, variables=variables)
+            began = min(map(float, notes.read_text().split()))
+        self.database.check(contender, rows)
+        return Cell(rows, self._ended(contender) - began, told["cpu"])
+
+    def _ended(self, contender: Contender) -> float:
+        ended: float = self.database.ask(ENDED.format(contender.last))
+        return ended
 
 
 def main() -> None:
@@ -150,6 +163,8 @@ def main() -> None:
     postgres.OPTIONS.update(databases.OPTIONS | OPTIONS)
     database = Database(postgres.boot())
     database.migrate()
+    os.environ |= {"BENCHMARK_DATABASE": database.url}
+    dbos_peer.install()
     Run(database, options).run()
 
 

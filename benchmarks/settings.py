@@ -20,6 +20,7 @@ INSTALLED_APPS = [
     "django_fsm_log",
     "pgtrigger",
     "pghistory",
+    "procrastinate.contrib.django",
     "statemachine_fields",
     "orders",
 ]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import witness
 from django.db import models
 
 from statemachine_fields import Children, State, StateMachine
 from statemachine_fields.worker import Spawn
-
-CHILDREN = int(os.environ.get("BENCHMARK_CHILDREN", "10000"))
 
 
 class Family(models.Model):
@@ -27,7 +23,8 @@ class Family(models.Model):
 
     @states.handler("NEW")
     def spawn(self) -> Spawn:
-        return Spawn("WAITING", [Child(family=self) for _ in range(CHILDREN)])
+        witness.seen()
+        return Spawn("WAITING", [Child(family=self) for _ in range(witness.JOBS)])
 
 
 def machine() -> StateMachine:
