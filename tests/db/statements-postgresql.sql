@@ -932,7 +932,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_byworker"
@@ -942,18 +942,19 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_byworker"
@@ -963,13 +964,14 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -980,18 +982,19 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_byworker"
@@ -1001,17 +1004,18 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_byworker"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "id" AS key, "status_next_at" AS next_at
         FROM "lab_byworker"
@@ -1027,7 +1031,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_byworker"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_byworker" AS t
@@ -1056,7 +1060,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_byworker"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -1074,7 +1078,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_byworker"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -1089,7 +1093,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_byworker"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -1106,7 +1110,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_byworker"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_byworker" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -1364,7 +1368,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_lot"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_lot" AS t
@@ -1393,7 +1397,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_lot"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_lot" AS t
@@ -1423,7 +1427,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_lot"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_lot" AS t
@@ -1552,7 +1556,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "code" AS key, "status_next_at" AS next_at
             FROM "lab_coupon"
@@ -1562,18 +1566,19 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "code" AS key, "status_next_at" AS next_at
             FROM "lab_coupon"
@@ -1584,13 +1589,14 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -1601,18 +1607,19 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "code" AS key, "status_next_at" AS next_at
             FROM "lab_coupon"
@@ -1623,17 +1630,18 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_coupon"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "status",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "status",
         "status_sequence", to_json("status_changed_at")::text, "code", to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "code" AS key, "status_next_at" AS next_at
         FROM "lab_coupon"
@@ -1649,7 +1657,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_coupon"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_coupon" AS t
@@ -1678,7 +1686,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_coupon"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -1696,7 +1704,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_coupon"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -1711,7 +1719,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_coupon"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -1728,7 +1736,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_coupon"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_coupon" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -1969,7 +1977,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_relay"
@@ -1979,19 +1987,19 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_relay"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "script", "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_relay"
@@ -2001,14 +2009,14 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_relay"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "script", "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -2019,19 +2027,19 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_relay"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "script", "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_relay"
@@ -2041,18 +2049,18 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_relay"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "script",
-        "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "script", "note", "text", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "id" AS key, "status_next_at" AS next_at
         FROM "lab_relay"
@@ -2068,7 +2076,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_relay" AS t
@@ -2098,7 +2106,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_relay" AS t
@@ -2135,7 +2143,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_relay" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -2156,7 +2164,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_relay" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -2174,7 +2182,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_relay" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -2189,7 +2197,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_relay" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -2206,7 +2214,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_relay"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_relay" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -2447,7 +2455,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_dispatch"
@@ -2457,19 +2465,19 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_dispatch"
@@ -2479,14 +2487,14 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -2497,19 +2505,19 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_dispatch"
@@ -2519,18 +2527,18 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "id" AS key, "status_next_at" AS next_at
         FROM "lab_dispatch"
@@ -2541,34 +2549,30 @@ SELECT found.key
 
 -- claim by priority
 WITH due AS MATERIALIZED (
-        SELECT found.key
+        SELECT near.key
         FROM (
             SELECT
             WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM
                 "lab_dispatch" WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() ORDER BY
                 "status_next_at" LIMIT 1) AS first) ) AS any_due
-        CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+        CROSS JOIN unnest(%s::text[], %s::bigint[]) AS wanted (state, priority)
         CROSS JOIN LATERAL (
-            SELECT near.key
-            FROM unnest((%s::text[])[urgency.first:urgency.last], (%s::bigint[])[urgency.first:urgency.last]) AS wanted
-                (state, priority)
-            CROSS JOIN LATERAL (
-                SELECT "id" AS key, "status_next_at" AS next_at
-                FROM "lab_dispatch"
-                WHERE "status" = wanted.state AND "priority" = wanted.priority AND "priority" >= wanted.priority AND
-                    "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN
-                    "status_crashes" = 0 ELSE false END
-                ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near) AS found LIMIT %s)
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "priority" = wanted.priority AND "priority" >= wanted.priority AND
+                "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS NULL THEN
+                "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near LIMIT %s)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim by queue
 WITH due AS MATERIALIZED (
@@ -2593,14 +2597,14 @@ WITH due AS MATERIALIZED (
             ORDER BY near.next_at LIMIT %s) AS found LIMIT %s)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim suspects of queues
 WITH due AS MATERIALIZED (
@@ -2611,14 +2615,14 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "priority" DESC, "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
-        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner",
-        to_json("status_lease_expires_at")::text, "status_lease_token", to_json("status_claimed_at")::text,
-        "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "steps", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- priorities in use
 WITH RECURSIVE level AS (
@@ -2664,6 +2668,29 @@ WITH RECURSIVE level AS (
         THEN at ELSE ( SELECT "status_next_at" FROM "lab_dispatch" WHERE "status" = wanted.state AND "queue" =
         wanted.queue AND "queue" >= wanted.queue AND "priority" = wanted.priority AND "priority" >= wanted.priority AND
         "status_next_at" > statement_timestamp() ORDER BY "status_next_at" LIMIT 1) END) - extract(epoch FROM
+        statement_timestamp()))::float8
+    FROM level AS wanted;
+
+-- the same, for a claim
+WITH RECURSIVE level AS (
+        SELECT wanted.state, wanted.queue, first.*
+        FROM unnest(%s::text[], %s::text[]) AS wanted (state, queue)
+        CROSS JOIN LATERAL (
+            SELECT "priority" AS found_priority, "status_next_at" AS found_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "queue" >= wanted.queue AND "status_next_at" IS
+                NOT NULL
+            ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS first (priority, at)
+        UNION ALL
+        SELECT wanted.state, wanted.queue, next.*
+        FROM level AS wanted
+        CROSS JOIN LATERAL (
+            SELECT "priority" AS found_priority, "status_next_at" AS found_at
+            FROM "lab_dispatch"
+            WHERE "status" = wanted.state AND "queue" = wanted.queue AND "queue" >= wanted.queue AND "status_next_at" IS
+                NOT NULL AND "priority" < wanted.priority
+            ORDER BY "priority" DESC, "status_next_at" LIMIT 1) AS next)
+    SELECT state, queue, priority, at <= statement_timestamp(), (extract(epoch FROM at) - extract(epoch FROM
         statement_timestamp()))::float8
     FROM level AS wanted;
 
@@ -2734,7 +2761,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_dispatch" AS t
@@ -2764,7 +2791,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_dispatch" AS t
@@ -2801,7 +2828,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -2822,7 +2849,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -2840,7 +2867,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -2855,7 +2882,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -2872,7 +2899,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_dispatch"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_dispatch" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -3110,7 +3137,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_wish"
@@ -3120,18 +3147,19 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_wish"
@@ -3141,13 +3169,14 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -3159,18 +3188,19 @@ WITH due AS MATERIALIZED (
             LOCKED)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_wish"
@@ -3180,17 +3210,18 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "id" AS key, "status_next_at" AS next_at
         FROM "lab_wish"
@@ -3201,33 +3232,30 @@ SELECT found.key
 
 -- claim by priority
 WITH due AS MATERIALIZED (
-        SELECT found.key
+        SELECT near.key
         FROM (
             SELECT
             WHERE EXISTS ( SELECT FROM unnest(%s::text[]) AS wanted (state) CROSS JOIN LATERAL ( SELECT FROM "lab_wish"
                 WHERE "status" = wanted.state AND "status_next_at" <= statement_timestamp() ORDER BY "status_next_at"
                 LIMIT 1) AS first) ) AS any_due
-        CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+        CROSS JOIN unnest(%s::text[], %s::bigint[]) AS wanted (state, priority)
         CROSS JOIN LATERAL (
-            SELECT near.key
-            FROM unnest((%s::text[])[urgency.first:urgency.last], (%s::bigint[])[urgency.first:urgency.last]) AS wanted
-                (state, priority)
-            CROSS JOIN LATERAL (
-                SELECT "id" AS key, "status_next_at" AS next_at
-                FROM "lab_wish"
-                WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND COALESCE("priority", 0)
-                    >= wanted.priority AND "status_next_at" <= statement_timestamp() AND CASE WHEN
-                    "status_lease_expires_at" IS NULL THEN "status_crashes" = 0 ELSE false END
-                ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near) AS found LIMIT %s)
+            SELECT "id" AS key, "status_next_at" AS next_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND COALESCE("priority", 0) = wanted.priority AND COALESCE("priority", 0) >=
+                wanted.priority AND "status_next_at" <= statement_timestamp() AND CASE WHEN "status_lease_expires_at" IS
+                NULL THEN "status_crashes" = 0 ELSE false END
+            ORDER BY "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED) AS near LIMIT %s)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim by queue
 WITH due AS MATERIALIZED (
@@ -3253,13 +3281,14 @@ WITH due AS MATERIALIZED (
             ORDER BY near.next_at LIMIT %s) AS found LIMIT %s)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- claim suspects of queues
 WITH due AS MATERIALIZED (
@@ -3272,13 +3301,14 @@ WITH due AS MATERIALIZED (
             LOCKED)
     UPDATE "lab_wish"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "queue",
-        "priority", "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "queue", "priority", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error";
 
 -- priorities in use
 WITH RECURSIVE level AS (
@@ -3325,6 +3355,29 @@ WITH RECURSIVE level AS (
         wanted.queue AND COALESCE("queue", '') >= wanted.queue AND COALESCE("priority", 0) = wanted.priority AND
         COALESCE("priority", 0) >= wanted.priority AND "status_next_at" > statement_timestamp() ORDER BY
         "status_next_at" LIMIT 1) END) - extract(epoch FROM statement_timestamp()))::float8
+    FROM level AS wanted;
+
+-- the same, for a claim
+WITH RECURSIVE level AS (
+        SELECT wanted.state, wanted.queue, first.*
+        FROM unnest(%s::text[], %s::text[]) AS wanted (state, queue)
+        CROSS JOIN LATERAL (
+            SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("queue", '') >=
+                wanted.queue AND "status_next_at" IS NOT NULL
+            ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS first (priority, at)
+        UNION ALL
+        SELECT wanted.state, wanted.queue, next.*
+        FROM level AS wanted
+        CROSS JOIN LATERAL (
+            SELECT COALESCE("priority", 0) AS found_priority, "status_next_at" AS found_at
+            FROM "lab_wish"
+            WHERE "status" = wanted.state AND COALESCE("queue", '') = wanted.queue AND COALESCE("queue", '') >=
+                wanted.queue AND "status_next_at" IS NOT NULL AND COALESCE("priority", 0) < wanted.priority
+            ORDER BY COALESCE("priority", 0) DESC, "status_next_at" LIMIT 1) AS next)
+    SELECT state, queue, priority, at <= statement_timestamp(), (extract(epoch FROM at) - extract(epoch FROM
+        statement_timestamp()))::float8
     FROM level AS wanted;
 
 -- recover by priority
@@ -3395,7 +3448,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_wish" AS t
@@ -3424,7 +3477,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_wish" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -3442,7 +3495,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_wish" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -3457,7 +3510,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_wish" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -3474,7 +3527,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_wish"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_wish" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -3714,7 +3767,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_effort"
@@ -3724,21 +3777,22 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_effort"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "note", "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
         "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
         "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
         "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs => %s))::text),
+        "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts", "status_failures",
+        "status_crashes", "status_error";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_effort"
@@ -3748,16 +3802,17 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_effort"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "note", "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
         "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
         "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
         "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs => %s))::text),
+        "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts", "status_failures",
+        "status_crashes", "status_error";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -3768,21 +3823,22 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_effort"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "note", "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
         "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
         "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
         "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs => %s))::text),
+        "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts", "status_failures",
+        "status_crashes", "status_error";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_effort"
@@ -3792,20 +3848,21 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_effort"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "note", "status", "status_sequence", to_json("status_changed_at")::text, "payment_status", "payment_sequence",
         "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
         "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
         "payment_crashes", "payment_error", to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error";
+        "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs => %s))::text),
+        "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts", "status_failures",
+        "status_crashes", "status_error";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "id" AS key, "status_next_at" AS next_at
         FROM "lab_effort"
@@ -3821,7 +3878,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_effort" AS t
@@ -3853,7 +3910,7 @@ WITH given AS MATERIALIZED (SELECT *
         SELECT "id" AS key, "status_attempts" AS attempts, "status_sequence" AS sequence, "status" AS status,
             "status_lease_owner" AS lease_owner, "status_claimed_at" AS claimed_at
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_effort" AS t
@@ -3892,7 +3949,7 @@ WITH given AS MATERIALIZED (SELECT *
         SELECT "id" AS key, "status_attempts" AS attempts, "status_sequence" AS sequence, "status" AS status,
             "status_lease_owner" AS lease_owner, "status_claimed_at" AS claimed_at
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     written AS (UPDATE "lab_effort" AS t
         SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
@@ -3921,7 +3978,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_effort" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -3939,7 +3996,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_effort" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -3954,7 +4011,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_effort" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -3971,7 +4028,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_effort"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_effort" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -4227,7 +4284,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "code" AS key, "status_next_at" AS next_at
             FROM "lab_deal"
@@ -4237,22 +4294,22 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_deal"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
-        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
-        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
-        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
-        "payment_inbox";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "code",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error", "status_inbox", "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", "payment_inbox";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "code" AS key, "status_next_at" AS next_at
             FROM "lab_deal"
@@ -4263,17 +4320,17 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_deal"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
-        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
-        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
-        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
-        "payment_inbox";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "code",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error", "status_inbox", "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", "payment_inbox";
 
 -- claim what a worker may have died of
 WITH due AS MATERIALIZED (
@@ -4284,22 +4341,22 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_deal"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
-        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
-        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
-        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
-        "payment_inbox";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "code",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error", "status_inbox", "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", "payment_inbox";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "code" AS key, "status_next_at" AS next_at
             FROM "lab_deal"
@@ -4310,21 +4367,21 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_deal"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "code" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "code", "status",
-        "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text, "status_next_at_pinned",
-        "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
-        "status_inbox", "payment_status", "payment_sequence", "payment_changed_at", "payment_next_at",
-        "payment_next_at_pinned", "payment_lease_owner", "payment_lease_expires_at", "payment_lease_token",
-        "payment_claimed_at", "payment_attempts", "payment_failures", "payment_crashes", "payment_error",
-        "payment_inbox";
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "code",
+        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
+        "status_next_at_pinned", "status_lease_owner", (SELECT to_json(statement_timestamp() + make_interval(secs =>
+        %s))::text), "status_lease_token", (SELECT to_json(statement_timestamp())::text), "status_attempts",
+        "status_failures", "status_crashes", "status_error", "status_inbox", "payment_status", "payment_sequence",
+        "payment_changed_at", "payment_next_at", "payment_next_at_pinned", "payment_lease_owner",
+        "payment_lease_expires_at", "payment_lease_token", "payment_claimed_at", "payment_attempts", "payment_failures",
+        "payment_crashes", "payment_error", "payment_inbox";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "code" AS key, "status_next_at" AS next_at
         FROM "lab_deal"
@@ -4341,7 +4398,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_deal"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_deal" AS t
@@ -4372,7 +4429,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_deal"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_deal" AS t
@@ -4471,7 +4528,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_deal"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_deal" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -4490,7 +4547,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_deal"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_deal" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -4505,7 +4562,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_deal"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_deal" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -4522,7 +4579,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "code" AS key
         FROM "lab_deal"
-        WHERE "code" = ANY(%s::varchar[])
+        WHERE "code" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "code" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_deal" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -4663,11 +4720,12 @@ WITH moved AS (
 -- a move
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
-            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
-            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+        SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN
+            "status_sequence" + 1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1,
+            "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => %s),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -4689,11 +4747,12 @@ COMMIT;
 -- expected= a number
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
-            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
-            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+        SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN
+            "status_sequence" + 1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1,
+            "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => %s),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
         WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -4708,11 +4767,12 @@ WITH moved AS (
 BEGIN;
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status_sequence" =
-            "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
-            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+        SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN
+            "status_sequence" + 1 ELSE "status_cancels" END, "status_sequence" = "status_sequence" + 1,
+            "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => %s),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
         WHERE "id" = %s AND "status" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)
@@ -4746,11 +4806,12 @@ COMMIT;
 WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
     moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
-            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
-            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+        SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN
+            "status_sequence" + 1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1,
+            "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => %s),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
         WHERE "id" = ANY(ARRAY(SELECT key FROM found WHERE was = ANY(%s)))
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at),
     recorded AS (
@@ -4767,7 +4828,7 @@ WITH found (key, was) AS MATERIALIZED (... FOR NO KEY UPDATE),
 -- claim what is due
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_expedition"
@@ -4777,19 +4838,20 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_expedition"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "plan", "note", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error",
         "status_cancels";
 
 -- claim all but what is set aside
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_expedition"
@@ -4799,13 +4861,14 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_expedition"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "plan", "note", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error",
         "status_cancels";
 
 -- claim what a worker may have died of
@@ -4817,19 +4880,20 @@ WITH due AS MATERIALIZED (
         ORDER BY "status_crashes", "status_next_at" LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_expedition"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "plan", "note", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error",
         "status_cancels";
 
 -- claim one of these
 WITH due AS MATERIALIZED (
         SELECT found.key
-        FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
         CROSS JOIN LATERAL (
             SELECT "id" AS key, "status_next_at" AS next_at
             FROM "lab_expedition"
@@ -4839,18 +4903,19 @@ WITH due AS MATERIALIZED (
         ORDER BY wanted.priority DESC, found.next_at LIMIT %s)
     UPDATE "lab_expedition"
     SET "status_lease_token" = "status_lease_token" + 1, "status_lease_owner" = %s, "status_lease_expires_at" =
-        clock_timestamp() + make_interval(secs => %s), "status_claimed_at" = clock_timestamp(), "status_attempts" =
-        "status_attempts" + 1
+        statement_timestamp() + make_interval(secs => %s), "status_claimed_at" = statement_timestamp(),
+        "status_attempts" = "status_attempts" + 1
     WHERE "id" = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', "status_changed_at"), "id", "plan", "note",
-        "status", "status_sequence", to_json("status_changed_at")::text, to_json("status_next_at")::text,
-        "status_next_at_pinned", "status_lease_owner", to_json("status_lease_expires_at")::text, "status_lease_token",
-        to_json("status_claimed_at")::text, "status_attempts", "status_failures", "status_crashes", "status_error",
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', "status_changed_at"), "id",
+        "plan", "note", "status", "status_sequence", to_json("status_changed_at")::text,
+        to_json("status_next_at")::text, "status_next_at_pinned", "status_lease_owner", (SELECT
+        to_json(statement_timestamp() + make_interval(secs => %s))::text), "status_lease_token", (SELECT
+        to_json(statement_timestamp())::text), "status_attempts", "status_failures", "status_crashes", "status_error",
         "status_cancels";
 
 -- what a claim would take
 SELECT found.key
-    FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+    FROM (VALUES (%s::text, %s::int)) AS wanted (state, priority)
     CROSS JOIN LATERAL (
         SELECT "id" AS key, "status_next_at" AS next_at
         FROM "lab_expedition"
@@ -4866,15 +4931,16 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_expedition"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED),
     moved AS (
         UPDATE "lab_expedition" AS t
-        SET "status_cancels" = (t."status_cancels" OR t."status" IN ('WALKING', 'GUIDED')), "status" = given.status,
-            "status_sequence" = t."status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" =
-            clock_timestamp() + make_interval(secs => given.next_at), "status_next_at_pinned" = FALSE,
-            "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" +
-            1, "status_failures" = 0, "status_crashes" = 0, "status_error" = ''
+        SET "status_cancels" = CASE WHEN t."status_cancels" = 0 AND t."status" IN ('WALKING', 'GUIDED') THEN
+            t."status_sequence" + 1 ELSE t."status_cancels" END, "status" = given.status, "status_sequence" =
+            t."status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
+            make_interval(secs => given.next_at), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
+            "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1, "status_failures" = 0,
+            "status_crashes" = 0, "status_error" = ''
         FROM given
         WHERE t."id" = ANY(ARRAY(SELECT key FROM locked)) AND given.key = t."id" AND t."status_lease_token" =
             given.was_lease_token AND t."status" = given.was_status
@@ -4895,7 +4961,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_expedition"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_expedition" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -4913,7 +4979,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_expedition"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_expedition" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1
@@ -4928,7 +4994,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_expedition"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_expedition" AS t
     SET "status_lease_owner" = '', "status_lease_expires_at" = NULL, "status_lease_token" = t."status_lease_token" + 1,
@@ -4945,7 +5011,7 @@ WITH given AS MATERIALIZED (SELECT *
     locked AS MATERIALIZED (
         SELECT "id" AS key
         FROM "lab_expedition"
-        WHERE "id" = ANY(%s::bigint[])
+        WHERE "id" = ANY(ARRAY(SELECT key FROM given))
         ORDER BY "id" FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE "lab_expedition" AS t
     SET "status_lease_expires_at" = clock_timestamp() + make_interval(secs => given.lease_expires_at)
@@ -5054,11 +5120,12 @@ WITH walked AS MATERIALIZED (
 -- a single move under a lease
 WITH moved AS (
         UPDATE "lab_expedition"
-        SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence"
-            = "status_sequence" + 1, "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() +
-            make_interval(secs => %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-            "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-            "status_crashes" = 0, "status_error" = ''
+        SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN
+            "status_sequence" + 1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1,
+            "status_changed_at" = clock_timestamp(), "status_next_at" = clock_timestamp() + make_interval(secs => %s),
+            "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+            "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error"
+            = ''
         WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s
         RETURNING "id" AS key, "status_sequence" AS sequence, "status_changed_at" AS changed_at, (extract(epoch FROM
             "status_next_at") * 1000000)::bigint AS next_at, "status_lease_token"::bigint AS token)

@@ -2229,6 +2229,14 @@ SELECT statemachine_fields_now(julianday('now'));
 -- again: priorities in use in queues (2)
 -- again: priorities in use in queues (3)
 
+-- the same, for a claim
+SELECT statemachine_fields_now(julianday('now'));
+-- again: priorities in use in queues (2)
+-- again: priorities in use in queues (3)
+SELECT statemachine_fields_now(julianday('now'));
+-- again: priorities in use in queues (2)
+-- again: priorities in use in queues (3)
+
 -- recover by priority
 BEGIN IMMEDIATE;
 UPDATE "lab_dispatch"
@@ -2666,6 +2674,14 @@ SELECT "status_next_at"
     FROM "lab_wish"
     WHERE "status" = %s AND "status_next_at" > %s AND (("status" = %s AND COALESCE("queue", '') = %s))
     ORDER BY "status_next_at" LIMIT 1;
+SELECT statemachine_fields_now(julianday('now'));
+-- again: priorities in use in queues (2)
+-- again: priorities in use in queues (3)
+
+-- the same, for a claim
+SELECT statemachine_fields_now(julianday('now'));
+-- again: priorities in use in queues (2)
+-- again: priorities in use in queues (3)
 SELECT statemachine_fields_now(julianday('now'));
 -- again: priorities in use in queues (2)
 -- again: priorities in use in queues (3)
@@ -3616,11 +3632,12 @@ COMMIT;
 -- a move
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
-        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+    SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN "status_sequence" +
+        1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s;
 INSERT INTO "lab_expeditionstatetransition" ("id", "from_status", "to_status", "metadata", "instance_id", "sequence",
     "transitioned_at")
@@ -3650,11 +3667,12 @@ COMMIT;
 -- expected= a number
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
-        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+    SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN "status_sequence" +
+        1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s AND "status_sequence" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -3663,11 +3681,12 @@ COMMIT;
 -- save=False and save()
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status_sequence" =
-        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+    SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN "status_sequence" +
+        1 ELSE "status_cancels" END, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -3789,11 +3808,12 @@ UPDATE "lab_expedition"
     SET "status_lease_token" = "status_lease_token"
     WHERE "id" IS NULL;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
-        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+    SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN "status_sequence" +
+        1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status_lease_token" = %s AND "status" = %s;
 -- again: a move (3)
 -- again: a move (4)
@@ -3904,11 +3924,12 @@ COMMIT;
 -- a single move under a lease
 BEGIN IMMEDIATE;
 UPDATE "lab_expedition"
-    SET "status_cancels" = ("status_cancels" OR "status" IN ('WALKING', 'GUIDED')), "status" = %s, "status_sequence" =
-        "status_sequence" + 1, "status_changed_at" = statemachine_fields_now(julianday('now')), "status_next_at" =
-        statemachine_fields_now(julianday('now'), %s), "status_next_at_pinned" = FALSE, "status_lease_owner" = '',
-        "status_lease_expires_at" = NULL, "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0,
-        "status_crashes" = 0, "status_error" = ''
+    SET "status_cancels" = CASE WHEN "status_cancels" = 0 AND "status" IN ('WALKING', 'GUIDED') THEN "status_sequence" +
+        1 ELSE "status_cancels" END, "status" = %s, "status_sequence" = "status_sequence" + 1, "status_changed_at" =
+        statemachine_fields_now(julianday('now')), "status_next_at" = statemachine_fields_now(julianday('now'), %s),
+        "status_next_at_pinned" = FALSE, "status_lease_owner" = '', "status_lease_expires_at" = NULL,
+        "status_lease_token" = "status_lease_token" + 1, "status_failures" = 0, "status_crashes" = 0, "status_error" =
+        ''
     WHERE "id" = %s AND "status" = %s AND "status_lease_token" = %s;
 -- again: a move (3)
 -- again: a move (4)

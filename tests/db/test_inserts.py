@@ -18,6 +18,7 @@ from lab.models import ByHand, Chore, Coupon, Lot
 from statemachine_fields import State, StateMachine, StateMachineError
 from statemachine_fields.db.inserts import CALL
 from tests.declared import lab_model
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -312,7 +313,7 @@ class TestRows:
         Lot()._prepare_related_fields_for_save(operation_name="bulk_create")  # a call that is about to begin
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE)
         assert [text.split()[0] for text in sent[0]] == ["INSERT"]
 
     @pytest.mark.django_db(transaction=True)

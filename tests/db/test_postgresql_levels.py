@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from lab.models import Dispatch
-from statemachine_fields.db.postgresql_claims import claim_text, due_values
+from statemachine_fields.db.postgresql_claims import claim_text, claim_values
 from statemachine_fields.db.postgresql_levels import survey_text
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lease import lanes_of
@@ -64,7 +64,7 @@ def pages(text, values):
 def pages_of_claim(served):
     wanted = replace(Claimer("me:1", 60).wanted(served, 10), ranks=served.levels.ranks, members=served.levels.members)
     table = served.bound.table
-    return pages(claim_text(table, wanted, connection)[1], (*due_values(table, wanted, connection), wanted.owner, 60.0))
+    return pages(claim_text(table, wanted, connection)[1], claim_values(table, wanted, connection))
 
 
 def pages_of_survey(served):

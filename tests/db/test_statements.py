@@ -316,6 +316,7 @@ def level_by_level(
     yield "claim suspects of queues", lambda row: dialect.claim(connection, table, wanted(1, members=named))
     yield "priorities in use", lambda row: dialect.survey(connection, table, [Level(state)])
     yield "priorities in use in queues", lambda row: dialect.survey(connection, table, named)
+    yield "the same, for a claim", lambda row: dialect.survey(connection, table, named, later=False)
     yield "recover by priority", lambda row: dialect.recover(connection, table, [state], Left(levels=urgent[0]))
     yield "recover by queue", lambda row: dialect.recover(connection, table, [state], Left(levels=both[0]))
 

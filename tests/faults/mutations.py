@@ -22,6 +22,9 @@ PACKAGE = "statemachine_fields"
 #: How many seconds the tests of one mutation may take. Without some guards, something is waited for that never comes.
 LONGEST = 300.0
 
+#: How many seconds a test waits for what may never come, as text.
+PATIENCE = "30"
+
 WRITER = "db/postgresql.py"
 EFFECTS = "db/effects.py"
 CLAIMS = "db/postgresql_claims.py"
@@ -93,8 +96,8 @@ MUTATIONS = [
     Mutation(
         "levels of one urgency are not put in the order of time",
         "db/postgresql_levels.py",
-        'sorted="" if is_single(ranks) else SORTED',
-        'sorted="" if is_single(ranks) else "\\n             LIMIT %s"',
+        "             ORDER BY near.next_at LIMIT %s) AS found",
+        "             LIMIT %s) AS found",
         (LEVEL_TESTS,),
     ),
     Mutation(
@@ -147,11 +150,21 @@ MUTATIONS = [
         (LEVEL_TESTS,),
     ),
     Mutation(
+        "who serves single queues sleeps past a row that is due after others",
+        LEVELS,
+        "return self.learn(connection, later=True)",
+        "return self.learn(connection)",
+        (LEVEL_TESTS,),
+    ),
+    Mutation(
         "levels are never learnt anew by who is busy",
         LEVELS,
         "is_due = self._is_older_than(LEARN_EVERY, LEARN_SHARE)",
         'is_due = self._learnt_at == float("-inf")',
-        (LEVEL_TESTS, f"{QUEUES}::TestOrder::test_a_row_of_a_new_priority_counts_within_a_second"),
+        (
+            LEVEL_TESTS,
+            f"{QUEUES}::TestOrder::test_a_row_of_a_new_priority_does_not_wait_for_all_that_were_there_before",
+        ),
     ),
     Mutation(
         "a claim that may have missed a row of a new level is not repeated",
@@ -387,15 +400,36 @@ MUTATIONS = [
     Mutation(
         "children are cancelled though their parent has come back",
         "worker/cancelling.py",
-        "if join.state != status and join.state in left",
-        "if join.state in left",
+        "join.state != status and numbers",
+        "numbers",
         (f"{CHILDREN}::TestCancelling",),
     ),
     Mutation(
-        "children are cancelled of a state in which their parent never was",
+        "children are cancelled because of a state that their parent left long ago",
         "worker/cancelling.py",
-        "if join.state != status and join.state in left",
-        "if join.state != status",
+        ", sequence__gte=first)",
+        ", sequence__gte=0)",
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
+        "children are cancelled that were made after their parent left",
+        "worker/cancelling.py",
+        "        children = children.filter(left.was_there(using))\n",
+        "",
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
+        "children are cancelled that their parent waits for in another state",
+        "worker/cancelling.py",
+        "        if self.waits_again:",
+        "        if False:",
+        (f"{CHILDREN}::TestCancelling",),
+    ),
+    Mutation(
+        "children that move while their parent leaves are not cancelled",
+        "worker/cancelling.py",
+        "        if self.waits_again:",
+        "        if True:",
         (f"{CHILDREN}::TestCancelling",),
     ),
     Mutation(
@@ -720,9 +754,30 @@ MUTATIONS = [
     Mutation(
         "a commit waits for locks",
         WRITER,
-        'ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""',
-        'ORDER BY {key} FOR NO KEY UPDATE)"""',
+        'ORDER BY {key}\n           FOR NO KEY UPDATE SKIP LOCKED)"""',
+        'ORDER BY {key}\n           FOR NO KEY UPDATE)"""',
         (f"{LEASES}::TestLocks",),
+    ),
+    Mutation(
+        "a plan that was made for an empty table reads all of it for ever",
+        "db/own.py",
+        "SET enable_seqscan = off",
+        "SET enable_seqscan = on",
+        ("tests/db/test_plans.py",),
+    ),
+    Mutation(
+        "a row or two are planned anew each time",
+        "db/postgresql_claims.py",
+        "FEW = 4",
+        "FEW = 0",
+        ("tests/db/test_plans.py",),
+    ),
+    Mutation(
+        "the claimer does not hear the listener while it waits",
+        "worker/ear.py",
+        "wake.wait(seconds, reader)",
+        "wake.wait(seconds)",
+        (LISTENING,),
     ),
     Mutation(
         "LOCK waits for locks",
@@ -1624,6 +1679,7 @@ def failures(mutation: Mutation, *, all_of_them: bool = False) -> list[str]:
             **os.environ,
             "SMF_DB": "postgresql",
             "SMF_FAULTS": "long",
+            "SMF_PATIENCE": PATIENCE,
             "SMF_SRC": str(copy),
             "PYTHONPATH": str(copy),
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -30,6 +30,12 @@ def petition(status="HEARD", **values):
     return row
 
 
+def long_petition(**values):
+    row = LongPetition.objects.create(**values)
+    row.states.force_transition_to("HEARD", reason="for the test")
+    return row
+
+
 def inbox_of(row):
     return type(row).objects.values_list("status_inbox", flat=True).get(pk=row.pk)
 
@@ -243,6 +249,42 @@ class TestByBusinessKey:
     def test_refuses_what_fits_none(self):
         with pytest.raises(RowMissing, match="number='A-17'"):
             Petition.states.deliver("denied", where={"number": "A-17"})
+
+    def test_finds_the_row_of_a_child_by_fields_of_both_tables(self):
+        row = long_petition(pages=7, number="A-17")
+        long_petition(pages=8, number="A-17")
+
+        assert LongPetition.states.deliver("denied", where={"number": "A-17", "pages": 7}) is WOKEN
+        assert LongPetition.states.bulk_deliver([{"key": "7", "name": "call"}], by="pages") == [KEPT]
+        assert [event.name for event in row.states.events] == ["denied", "call"]
+
+    def test_asked_of_a_child_finds_rows_of_the_child_alone(self):
+        petition("HEARD", number="A-17")
+        long_petition(number="A-18")
+        long_petition(number="A-18")
+
+        with pytest.raises(RowMissing, match="lab.LongPetition with number='A-17'"):
+            LongPetition.states.deliver("denied", where={"number": "A-17"})
+        with pytest.raises(LongPetition.MultipleObjectsReturned, match="Several rows of lab.LongPetition"):
+            LongPetition.states.deliver("denied", where={"number": "A-18"})
+        entries = [{"key": "A-17", "name": "denied"}]
+        assert LongPetition.states.bulk_deliver(entries, by="number") == [Delivery.MISSING]
+        assert Petition.states.bulk_deliver(entries, by="number") == [WOKEN]
+
+    def test_asked_of_a_child_takes_keys_for_those_of_the_child(self):
+        plain, long = petition("HEARD"), long_petition()
+        entries = [{"key": str(each.pk), "name": "denied"} for each in (plain, long)]
+        assert LongPetition.states.bulk_deliver(entries) == [Delivery.MISSING, WOKEN]
+        assert Petition.states.bulk_deliver(entries[:1]) == [WOKEN]
+
+    def test_a_child_has_the_machine_of_its_parent(self):
+        assert LongPetition.states == Petition.states
+        assert hash(LongPetition.states) == hash(Petition.states)
+        assert Petition.states != Deal.states
+        assert LongPetition.states is LongPetition.states
+        assert PetitionOfSomebody.states is Petition.states
+        assert pickle.loads(pickle.dumps(LongPetition.states)) is LongPetition.states  # noqa: S301
+        assert LongPetition.states.model is Petition
 
     @pytest.mark.parametrize("where", [{}, None, "A-17"])
     def test_refuses_to_guess(self, where):

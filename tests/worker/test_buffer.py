@@ -9,6 +9,7 @@ from lab.models import Chore
 from statemachine_fields.worker import inflight
 from statemachine_fields.worker.inflight import Buffer, Outbox
 from statemachine_fields.worker.outcomes import Waited
+from tests.patience import PATIENCE
 from tests.worker.rows import lane_of, lease_on
 
 
@@ -25,10 +26,10 @@ class Taker:
 
     def waits(self):
         """Say whether it found nothing that it may have."""
-        return self.is_idle.wait(10) and not self.taken
+        return self.is_idle.wait(PATIENCE) and not self.taken
 
     def result(self):
-        self.thread.join(10)
+        self.thread.join(PATIENCE)
         (result,) = self.taken
         return result
 
@@ -172,10 +173,10 @@ class TestManyThreads:
         for thread in (*takers, *putters):
             thread.start()
         for thread in putters:
-            thread.join(30)
+            thread.join(PATIENCE)
         left = buffer.close()
         for thread in takers:
-            thread.join(30)
+            thread.join(PATIENCE)
         keys = [lease.key for lease in (*taken, *late, *left)]
         assert sorted(keys) == [*range(4000), *range(10_000, 14_000)]
 
@@ -222,8 +223,8 @@ class TestOutbox:
         monkeypatch.setattr(outbox._now, "wait", linger)
         first.start()
         outbox.add(outcome := Waited(lease_on(chores)))
-        assert waits.wait(10)
+        assert waits.wait(PATIENCE)
         assert outbox.take(0.0) == []
         outbox.flush()
-        first.join(10)
+        first.join(PATIENCE)
         assert taken == [[outcome]]

@@ -48,7 +48,7 @@ def lease_of(model=Chore, status="NEW", policy=None, values=None, *, handler=Tru
         lane = replace(lane, schedules={**lane.schedules, status: schedule})
     known = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
     known["instance"] = model(pk=1, status=status, **(values or {}))
-    known["trusted_until"] = now() + 60
+    known |= {"trusted_until": now() + 60, "claimed_at": time.monotonic()}
     return Lease(lane=lane, schedule=lane.schedules[status], key=1, token=7, status=status, **{**known, **facts})
 
 

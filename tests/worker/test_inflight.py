@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
+
 import pytest
 
 from lab.models import Chore, Lot, Ping
 from statemachine_fields.worker import inflight as module
-from statemachine_fields.worker.inflight import Buffer, InFlight
+from statemachine_fields.worker.inflight import Buffer, InFlight, Wake
+from tests.patience import PATIENCE
 from tests.worker.rows import Clock, lane_of, lease_on
 
 
@@ -118,3 +122,57 @@ class TestRowsThatWaitTooLong:
         other = lease_on(lots, 102, claimed_at=clock.now - 1)
         inflight.buffer.put(lots, [other])
         assert inflight.take_back_the_waiting() == [row]
+
+
+class TestWake:
+    def test_is_waited_for_until_it_is_set(self):
+        wake = Wake()
+        waiting = threading.Thread(target=wake.wait, args=(10 * PATIENCE,))
+        waiting.start()
+        wake.set()
+        waiting.join(PATIENCE)
+        assert not waiting.is_alive()
+
+    def test_is_over_at_once_while_it_is_set(self):
+        wake = Wake()
+        wake.set()
+        wake.set()
+        assert wake.wait(PATIENCE) == [wake]
+        assert wake.wait(PATIENCE) == [wake]
+
+    def test_is_waited_for_again_once_it_is_cleared(self):
+        wake = Wake()
+        wake.set()
+        wake.clear()
+        assert (wake.is_set(), wake.wait(0.01)) == (False, [])
+        wake.set()
+        assert wake.wait(PATIENCE) == [wake]
+
+    def test_tells_which_pipe_can_be_read(self):
+        wake, (reader, writer) = Wake(), multiprocessing.Pipe(duplex=False)
+        writer.send_bytes(b"!")
+        assert wake.wait(PATIENCE, reader) == [reader]
+        wake.set()
+        assert {*wake.wait(PATIENCE, reader)} == {wake, reader}
+
+    def test_is_not_missed_by_who_clears_it_at_the_same_moment(self):
+        """Either it is set after that, or whoever cleared it looks at what was there."""
+        wake, wanted, seen = Wake(), 2000, 0
+        asked = iter(range(wanted))
+        done = []
+
+        def ask():
+            for number in asked:
+                done.append(number)
+                wake.set()
+
+        asking = [threading.Thread(target=ask) for _ in range(2)]
+        for each in asking:
+            each.start()
+        while seen < wanted:
+            assert wake.wait(PATIENCE) or wake.is_set()
+            wake.clear()
+            seen = len(done)
+        for each in asking:
+            each.join(PATIENCE)
+        assert seen == wanted

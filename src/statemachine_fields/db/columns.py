@@ -43,7 +43,7 @@ EMPTY: dict[str, Any] = {
     "crashes": 0,
     "error": "",
     "inbox": 0,
-    "cancels": False,
+    "cancels": 0,
 }
 
 #: The field names for which `<Model>StateTransition` says enough.

@@ -237,10 +237,14 @@ class Dialect(Protocol):
         """
         return ""
 
-    def survey(self, connection: Any, table: Table, members: Sequence[Level]) -> list[SurveyedLevel]:
-        """Return the levels in use, and when rows of them are due. Where priorities need not be known, they are left out.
+    def survey(
+        self, connection: Any, table: Table, members: Sequence[Level], *, later: bool = True
+    ) -> list[SurveyedLevel]:
+        """Return the levels in use, of each member the most urgent first, and when rows of them are due. Where priorities need not be
+        known, they are left out.
 
         :param members: states, or states and queues.
+        :param later: whether it matters when the next row of a level is due that has due rows.
         """
         ...
 

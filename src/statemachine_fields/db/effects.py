@@ -39,7 +39,7 @@ class Becomes(enum.Enum):
     #: What a new row has.
     EMPTY = enum.auto()
     TRUE = enum.auto()
-    #: True if the row leaves one of some states, else what it was.
+    #: The number of the move by which the row leaves one of some states, unless it has the number of an earlier one.
     LEFT = enum.auto()
     #: A text of the caller's around the name of who held the row.
     BLAME = enum.auto()
@@ -118,7 +118,8 @@ class Effect:
             elif becomes is Becomes.TRUE:
                 to = "TRUE"
             elif becomes is Becomes.LEFT:
-                to = f"({row}{name} OR {row}{names['status']} IN ({names['cancelling']}))"
+                leaves = f"{row}{name} = 0 AND {row}{names['status']} IN ({names['cancelling']})"
+                to = f"CASE WHEN {leaves} THEN {row}{names['sequence']} + 1 ELSE {row}{name} END"
             else:
                 to = _literal(EMPTY[column])
             changes.append(f"{name} = {to}")
@@ -148,7 +149,7 @@ class Effect:
             elif becomes is Becomes.TRUE:
                 changes[name] = MachineValue(True)
             elif becomes is Becomes.LEFT:
-                changes[name] = LeftBehind(name, names.status, cancelling)
+                changes[name] = LeftBehind(name, names.status, names.sequence, cancelling)
             else:
                 value = EMPTY[column] if becomes is Becomes.EMPTY else given[column]
                 changes[name] = value if isinstance(value, DatabaseClock) else MachineValue(value)
@@ -188,7 +189,7 @@ _TAKEN = {
     "attempts": Becomes.RAISED,
 }
 
-#: Before the status: some databases set one column after the other.
+#: Before the status and the sequence: some databases set one column after the other.
 _LEFT = {"cancels": Becomes.LEFT}
 
 #: The row moves to another state.

@@ -108,12 +108,16 @@ class PendingStatus:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """`SET status_cancels = (status_cancels OR status IN (...))`: that a row leaves one of some states."""
+    """`SET status_cancels = CASE WHEN status_cancels = 0 AND status IN (...) THEN status_sequence + 1 ELSE status_cancels END`: which
+    move leaves one of some states, the first of them that nobody has seen to."""
 
     column: str
     status_column: str
+    sequence_column: str
     states: Sequence[str]
 
     def as_sql(self, compiler: SQLCompiler, connection: Any) -> Compiled:
-        column, status = connection.ops.quote_name(self.column), connection.ops.quote_name(self.status_column)
-        return f"({column} OR {status} IN ({', '.join(['%s'] * len(self.states))}))", tuple(self.states)
+        names = (self.column, self.status_column, self.sequence_column)
+        column, status, sequence = map(connection.ops.quote_name, names)
+        leaves = f"{column} = 0 AND {status} IN ({', '.join(['%s'] * len(self.states))})"
+        return f"CASE WHEN {leaves} THEN {sequence} + 1 ELSE {column} END", tuple(self.states)

@@ -103,7 +103,9 @@ class PortableClaims:
             )
             return Recovered(int(cursor.rowcount), True)
 
-    def survey(self, connection: Any, table: Table, members: Sequence[Level]) -> list[SurveyedLevel]:
+    def survey(
+        self, connection: Any, table: Table, members: Sequence[Level], *, later: bool = True
+    ) -> list[SurveyedLevel]:
         """Return the members themselves: their rows are found and sorted whatever the priorities are."""
         return [SurveyedLevel(each, *self.next_due(connection, table, [each.state], each)) for each in members]
 

@@ -23,7 +23,7 @@ from statemachine_fields.db.durations import Stay, Window, ask_percentiles
 from statemachine_fields.db.effects import Effect
 from statemachine_fields.db.postgresql_claims import (
     PostgreSQLClaims,
-    read_columns,
+    Reading,
     read_leased,
     read_rows,
     without_place,
@@ -65,12 +65,14 @@ UNRECORDED = """
 
 # Many rows, each compared with what is said of it. They are locked first, in key order, so that two statements cannot
 # deadlock, and those that somebody else has locked are skipped. `= ANY(ARRAY(...))` keeps the UPDATE on the primary key,
-# where a join would read the whole of a small table. What is given for each row has a place, and the answer names the
-# places: a key would have to be read from what the server sends, as only its field can.
+# where a join would read the whole of a small table; of keys in a parameter the planner counts how many there are, and would find a plan
+# of its own for each number better than one for all. What is given for each row has a place, and the answer names the places: a key would have to be read from what the server
+# sends, as only its field can.
 GIVEN = """
     given AS MATERIALIZED (SELECT * FROM unnest({arrays}) WITH ORDINALITY AS given ({given}, place)),
     locked AS MATERIALIZED (
-        SELECT {key} AS key{held} FROM {name} WHERE {key} = ANY(%s::{type}[]) ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED)"""
+        SELECT {key} AS key{held} FROM {name} WHERE {key} = ANY(ARRAY(SELECT key FROM given)) ORDER BY {key}
+           FOR NO KEY UPDATE SKIP LOCKED)"""
 
 MANY = """
     WITH {locking}
@@ -141,8 +143,8 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
     def __init__(self) -> None:
         super().__init__()
         self._texts: dict[tuple[Any, ...], str] = {}
-        #: Those that read what they have written, after the places of the times among that.
-        self._reading: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
+        #: Those that read what they have written, after how they do.
+        self._reading: dict[tuple[Any, ...], tuple[Reading, str]] = {}
 
     def read_clock(self, connection: Any) -> datetime.datetime:
         with connection.cursor() as cursor:
@@ -221,15 +223,15 @@ class PostgreSQL(PostgreSQLClaims, PostgreSQLEvents, PostgreSQLSessions, Postgre
         own = tuple(field for field, _values in values)
         kind = (table, effect, compares, records, columns, own, fields, *rows, *[rider.name for rider in riders])
         if (known := self._reading.get(kind)) is None:
-            times, read = read_columns(table, fields, connection, "t.")
+            reading = Reading.of(table, fields)
             age = NO_AGE if "changed_at" in effect.changes else AGE.format(**table.quoted(connection))
-            read = [age, *read]
+            read = [age, *reading.columns(connection, "t.")]
             text = _many_text(connection, table, effect, compares, records, columns, own, [*rows][1:], read, riders)
-            known = self._reading[kind] = times, text
-        times, text = known
+            known = self._reading[kind] = reading, text
+        reading, text = known
         keys, params = _many_values(connection, table, rows, updates, values, riders)
         found = [without_place(row) for row in prepared.run(connection, text, params, read_rows)]
-        claimed = read_leased(table, fields, times, [row for _place, row in found], connection)
+        claimed = read_leased(table, reading, [row for _place, row in found], connection)
         return {keys[place - 1]: row for (place, _row), row in zip(found, claimed, strict=True)}
 
     def write_selected(
@@ -366,7 +368,7 @@ def _many_values(
     values = [value for _column, value in updates]
     values += [value for rider in riders for value in rider.parameters()]
     arrays = map(prepared.array_of, [*others, *[values for _field, values in own]] if own else others)
-    return keys, (given, *arrays, given, *values)
+    return keys, (given, *arrays, *values)
 
 
 def _names_of_arrays(connection: Any, table: Table, given: list[str], own: tuple[Any, ...] = ()) -> dict[str, str]:

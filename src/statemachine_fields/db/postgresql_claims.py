@@ -3,8 +3,11 @@ found that a worker left behind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from statemachine_fields.db import prepared, tries
@@ -24,15 +27,20 @@ from statemachine_fields.db.postgresql_text import TERMS, names_of
 # One LATERAL scan for each state keeps each walk on the (status, next_at) index: with next_at alone, a state that queues
 # behind 200,000 rows of another would take as long as it takes to pass those. NO KEY lets foreign-key checks pass beside
 # us. What a worker left behind, or may have died of, is passed by: see SUSPECTS. CASE mostly keeps the planner from guessing that
-# such rows are few, as it does of a table that was not analyzed, and from reading all that are due in order to sort them.
+# such rows are few, as it does of a table that was not analyzed, and from reading all that are due in order to sort them. What a
+# plan depends on is written out, and not in arrays, whose length the server can only guess: then one plan is as good as the next, and
+# it soon makes no more of them, which is half of what it costs to claim a row or two.
 DUE = """
-        SELECT found.key FROM unnest(%s::text[], %s::int[]) AS wanted (state, priority)
+        SELECT found.key FROM (VALUES {states}) AS wanted (state, priority)
          CROSS JOIN LATERAL (
             SELECT {key} AS key, {next_at} AS next_at FROM {name}
              WHERE {status} = wanted.state AND {next_at} <= statement_timestamp()
                AND CASE WHEN {lease_expires_at} IS NULL THEN {crashes} = 0 ELSE false END{which}
-             ORDER BY {next_at} LIMIT %s{lock}) AS found
-         ORDER BY wanted.priority DESC, found.next_at LIMIT %s"""
+             ORDER BY {next_at} LIMIT {limit}{lock}) AS found
+         ORDER BY wanted.priority DESC, found.next_at LIMIT {limit}"""
+
+#: Up to how many rows the number is written out. Each has a statement of its own.
+FEW = 4
 
 # Those that fewer workers died of come first. An index has rows with crashes alone, so that to find none costs nothing,
 # however many rows are due. CASE keeps the planner from finding them among all that are due, by their state.
@@ -43,12 +51,16 @@ SUSPECTS = """
          ORDER BY {crashes}, {urgency}{next_at} LIMIT %s{lock}"""
 
 # date_part() is extract() in floating point, which is exact enough for an age and costs half of it. (A difference of times that
-# are infinite would be an error.)
+# are infinite would be an error.) What is the same for all rows is computed once, in a sub-select.
 CLAIMED = """
     WITH due AS MATERIALIZED ({due})
     UPDATE {name} SET {changes}
      WHERE {key} = ANY(ARRAY(SELECT key FROM due))
-    RETURNING date_part('epoch', statement_timestamp()) - date_part('epoch', {changed_at}){columns}"""
+    RETURNING (SELECT date_part('epoch', statement_timestamp())) - date_part('epoch', {changed_at}){columns}"""
+
+#: When a claim is made, and until when it is. It waits for nobody, so that it can have one time for all rows.
+NOW, LEASED_UNTIL = "statement_timestamp()", "statement_timestamp() + make_interval(secs => {seconds})"
+ALL_AT_ONCE = TERMS._replace(now=NOW, later=LEASED_UNTIL)
 
 LOCKS = " FOR NO KEY UPDATE SKIP LOCKED"
 
@@ -93,9 +105,15 @@ FIRST_WALK, LONGER_WALK, LONGEST_WALK = 16, 8, 1_000_000
 #: A time in words that Python reads, whatever the `DateStyle` of the server is. They are in quotes.
 ISO = "to_json({})::text"
 #: Quicker than any way from a number to a time.
-fromisoformat = datetime.fromisoformat
+READ_TIME = "fromisoformat({}[1:-1])"
 
-_claims: dict[tuple[Any, ...], tuple[tuple[int, ...], str]] = {}
+READER = """
+def read(rows):
+{first}
+    return [new(Claimed, (age, ({read},), None)) for age, {names}, in rows]
+"""
+
+_claims: dict[tuple[Any, ...], tuple[Reading, str]] = {}
 _next_due: dict[Table, str] = {}
 
 
@@ -103,9 +121,9 @@ class PostgreSQLClaims(PostgreSQLLevels):
     """Claims by any number of processes, side by side."""
 
     def claim(self, connection: Any, table: Table, wanted: Wanted) -> list[Claimed]:
-        times, text = claim_text(table, wanted, connection)
-        values = (*due_values(table, wanted, connection), wanted.owner, wanted.seconds)
-        return read_leased(table, wanted.fields, times, prepared.run(connection, text, values, read_rows), connection)
+        reading, text = claim_text(table, wanted, connection)
+        values = claim_values(table, wanted, connection)
+        return read_leased(table, reading, prepared.run(connection, text, values, read_rows), connection)
 
     def candidates(self, connection: Any, table: Table, wanted: Wanted) -> list[Any]:
         text = due_text(table, wanted, connection, lock="")
@@ -151,40 +169,31 @@ class PostgreSQLClaims(PostgreSQLLevels):
             walk *= LONGER_WALK
 
 
-def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[tuple[int, ...], str]:
-    """Return the claim of a machine, and which of its columns are times, read as text."""
-    kind: tuple[Any, ...] = (table, wanted.fields, wanted.crashes, wanted.keys is None, not wanted.aside)
+def claim_text(table: Table, wanted: Wanted, connection: Any) -> tuple[Reading, str]:
+    """Return the claim of a machine, and how to read what it returns."""
+    number = len(wanted.states), limit_of(wanted)
+    kind: tuple[Any, ...] = (table, wanted.fields, wanted.crashes, wanted.keys is None, not wanted.aside, *number)
     if wanted.ranks is not None or wanted.members is not None:
         kind = (*kind, *kind_of(wanted))
     found = _claims.get(kind)
     if found is not None:
         return found
-    times, columns = read_columns(table, wanted.fields, connection)
+    reading = Reading.of(
+        table, wanted.fields, {"lease_expires_at": LEASED_UNTIL.format(seconds="%s"), "claimed_at": NOW}
+    )
     names = names_of(table, connection)
     text = CLAIMED.format(
         **names,
-        changes=CLAIM.as_sql(names, TERMS),
+        changes=CLAIM.as_sql(names, ALL_AT_ONCE),
         due=due_text(table, wanted, connection, LOCKS),
-        columns="".join(f", {column}" for column in columns),
+        columns="".join(f", {column}" for column in reading.columns(connection)),
     )
-    _claims[kind] = times, text
-    return times, text
+    _claims[kind] = reading, text
+    return reading, text
 
 
-def read_columns(
-    table: Table, fields: tuple[Any, ...], connection: Any, row: str = ""
-) -> tuple[tuple[int, ...], list[str]]:
-    """Return how the fields of a leased row are read, and which of them are times, read as text: Django's loader is slow, and
-    knows neither the infinite nor years before Christ.
-
-    :param row: how the row is called, if it has to be.
-    """
-    quote = connection.ops.quote_name
-    times = tuple(
-        place for place, field in enumerate(fields) if field.column in [table.columns[name] for name in TIMES]
-    )
-    columns = [row + quote(field.column) for field in fields]
-    return times, [ISO.format(column) if place in times else column for place, column in enumerate(columns)]
+def claim_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]:
+    return (*due_values(table, wanted, connection), wanted.owner, wanted.seconds, wanted.seconds)
 
 
 def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
@@ -209,7 +218,13 @@ def due_text(table: Table, wanted: Wanted, connection: Any, lock: str) -> str:
         return levels_text(names, level_names(table, wanted.ranks[0], connection), wanted.ranks, which, lock)
     if wanted.members is not None:  # a row that was set aside may be in another queue by now
         which += f" AND {served}"
-    return DUE.format(**names, which=which, lock=lock)
+    states = ", ".join(["(%s::text, %s::int)"] * len(wanted.states))
+    return DUE.format(**names, which=which, lock=lock, states=states, limit=limit_of(wanted))
+
+
+def limit_of(wanted: Wanted) -> str:
+    """Return how many rows to claim, in SQL."""
+    return str(wanted.limit) if wanted.limit <= FEW else "%s"
 
 
 def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]:
@@ -222,43 +237,82 @@ def due_values(table: Table, wanted: Wanted, connection: Any) -> tuple[Any, ...]
         return levels_values(wanted, wanted.ranks, which)
     if wanted.members is not None:
         which = (*which, *level_values(wanted.members))
-    return ([*wanted.states], [*wanted.priorities], *which, wanted.limit, wanted.limit)
+    states = [value for pair in zip(wanted.states, wanted.priorities, strict=True) for value in pair]
+    limit = (wanted.limit,) if wanted.limit > FEW else ()
+    return (*states, *which, *limit, *limit)
 
 
-def read_leased(
-    table: Table, fields: tuple[Any, ...], times: tuple[int, ...], rows: list[Any], connection: Any
-) -> list[Claimed]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the fields of leased rows are read: times as text, because Django's loader is slow, and knows neither the infinite nor
+    years before Christ."""
+
+    fields: tuple[Any, ...]
+    #: The places of the times among the fields.
+    times: tuple[int, ...]
+    #: Of those that are the same for all rows, what they are in SQL.
+    same: Mapping[int, str]
+    #: Reads rows with nothing wrong in them, in UTC.
+    read: Callable[[list[Any]], list[Claimed]]
+
+    @classmethod
+    def of(cls, table: Table, fields: tuple[Any, ...], same: Mapping[str, str] = MappingProxyType({})) -> Reading:
+        """:param same: the machine's columns that are the same for all rows, and what they are."""
+        places = {table.columns[name]: name for name in TIMES}
+        times = {place: places[field.column] for place, field in enumerate(fields) if field.column in places}
+        alike = {place: same[name] for place, name in times.items() if name in same}
+        return cls(fields, tuple(times), alike, compiled_reader(len(fields), tuple(times), tuple(alike)))
+
+    def columns(self, connection: Any, row: str = "") -> list[str]:
+        """Return what is read, in SQL.
+
+        :param row: how the row is called, if it has to be.
+        """
+        columns = [row + connection.ops.quote_name(field.column) for field in self.fields]
+        for place in self.times:
+            alike = self.same.get(place)
+            columns[place] = ISO.format(columns[place]) if alike is None else f"(SELECT {ISO.format(alike)})"
+        return columns
+
+
+@cache
+def compiled_reader(width: int, times: tuple[int, ...], same: tuple[int, ...]) -> Callable[[list[Any]], list[Claimed]]:
+    """Return what reads rows of so many fields, written out: a loop over the places would take twice as long."""
+    names = [f"value_{place}" for place in range(width)]
+    read = [*names]
+    for place in times:
+        read[place] = f"same_{place}" if place in same else READ_TIME.format(names[place])
+    first = [f"    same_{place} = {READ_TIME.format(f'rows[0][{place + 1}]')}" for place in same]
+    text = READER.format(names=", ".join(names), read=", ".join(read), first="\n".join(first))
+    scope: dict[str, Any] = {"Claimed": Claimed, "fromisoformat": datetime.fromisoformat, "new": tuple.__new__}
+    exec(text, scope)  # noqa: S102 - nothing in it is anybody else's
+    reader: Callable[[list[Any]], list[Claimed]] = scope["read"]
+    return reader
+
+
+def read_leased(table: Table, reading: Reading, rows: list[Any], connection: Any) -> list[Claimed]:
     """Return rows that are leased by now, whatever is wrong with one of them."""
     # Else Python has to find out what Django would make of a time.
-    is_utc = connection.timezone is not None and connection.timezone_name == "UTC"
-    return [
-        (read_quickly(times, row) if is_utc else None) or read_claimed(table, fields, times, row, connection)
-        for row in rows
-    ]
+    if rows and connection.timezone is not None and connection.timezone_name == "UTC":
+        try:
+            return reading.read(rows)
+        except (LookupError, TypeError, ValueError):  # also of a row that the driver could not read
+            pass
+    return [read_claimed(table, reading, row, connection) for row in rows]
 
 
-def read_quickly(times: tuple[int, ...], row: Any) -> Claimed | None:
-    """Return a row with nothing wrong in it; None if there is. Each has four times, and a function for each would show."""
-    try:
-        age, *values = row
-        for place in times:
-            values[place] = fromisoformat(values[place][1:-1])
-        return Claimed(age, tuple(values))
-    except (LookupError, TypeError, ValueError):  # also of a row that the driver could not read
-        return None
-
-
-def read_claimed(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], row: Any, connection: Any) -> Claimed:
+def read_claimed(table: Table, reading: Reading, row: Any, connection: Any) -> Claimed:
     """Return a row that is leased by now, whatever is wrong with it."""
     error: Exception | None = None
     if isinstance(row, Unread):
-        error, row = row.error, _read_texts(table, fields, times, row.texts)
+        error, row = row.error, _read_texts(table, reading, row.texts)
     age, *values = row
-    for place in times:
+    for place in reading.times:
         try:
-            values[place] = prepared.in_django_time(fromisoformat(values[place][1:-1]), connection)
+            values[place] = prepared.in_django_time(datetime.fromisoformat(values[place][1:-1]), connection)
         except (OverflowError, TypeError, ValueError):  # infinite, or of a year that Python does not know
-            error = error or ValueError(f"{fields[place].column} is {values[place]}, which Python has no time for.")
+            column = reading.fields[place].column
+            error = error or ValueError(f"{column} is {values[place]}, which Python has no time for.")
             values[place] = None
     return Claimed(age, tuple(values), error)
 
@@ -298,14 +352,14 @@ def _read_row(cursor: Any, result: Any, place: int) -> Any:
         return Unread(error, [result.get_value(place, column) for column in range(result.nfields)])
 
 
-def _read_texts(table: Table, fields: tuple[Any, ...], times: tuple[int, ...], texts: list[bytes | None]) -> list[Any]:
+def _read_texts(table: Table, reading: Reading, texts: list[bytes | None]) -> list[Any]:
     """Return the key and the machine's columns of an unread row, and nothing for the others."""
     ours = {table.key, *table.columns.values()}
     age, *values = [None if text is None else text.decode() for text in texts]
     row: list[Any] = [float(age or 0)]
-    for place, (field, text) in enumerate(zip(fields, values, strict=True)):
+    for place, (field, text) in enumerate(zip(reading.fields, values, strict=True)):
         if text is None or field.column not in ours:
             row.append(None)
         else:
-            row.append(text if place in times else field.to_python(text))
+            row.append(text if place in reading.times else field.to_python(text))
     return row

@@ -11,32 +11,42 @@ from statemachine_fields.db import prepared
 from statemachine_fields.db.claims import Level, Ranks, SurveyedLevel, Wanted
 from statemachine_fields.db.columns import Table
 
-# Levels of one urgency are walked together and put in the order of time; the next ones only if these were not enough, so that
-# neither the rows of less urgent levels are read or locked, nor those of the future. Nothing at all costs a step for each state:
-# the first one in order, or the planner would read the table until it meets one.
-DUE = """
-        SELECT found.key FROM (
+# Nothing at all costs a step for each state: the first one in order, or the planner would read the table until it meets one.
+ANY_DUE = """(
             SELECT WHERE EXISTS (
                 SELECT FROM unnest(%s::text[]) AS wanted (state)
                  CROSS JOIN LATERAL (
                     SELECT FROM {name} WHERE {status} = wanted.state AND {next_at} <= statement_timestamp()
                      ORDER BY {next_at} LIMIT 1) AS first)
-            ) AS any_due
-         CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
-         CROSS JOIN LATERAL (
-            SELECT near.key FROM unnest({slices}) AS wanted ({level})
-             CROSS JOIN LATERAL (
+            ) AS any_due"""
+
+WALK = """(
                 SELECT {key} AS key, {next_at} AS next_at FROM {name}
                  WHERE {match} AND {next_at} <= statement_timestamp()
                    AND CASE WHEN {lease_expires_at} IS NULL THEN {crashes} = 0 ELSE false END{which}
-                 ORDER BY {next_at} LIMIT %s{lock}) AS near{sorted}) AS found
+                 ORDER BY {next_at} LIMIT %s{lock}) AS near"""
+
+# Level by level, the next one only if these were not enough, so that neither the rows of less urgent levels are read or locked, nor
+# those of the future.
+DUE = f"""
+        SELECT near.key FROM {ANY_DUE}
+         CROSS JOIN unnest({{arrays}}) AS wanted ({{level}})
+         CROSS JOIN LATERAL {WALK}
          LIMIT %s"""
 
-# Of levels that are alone in their urgency the walk need not be sorted, and locks no more rows than are taken.
-SORTED = "\n             ORDER BY near.next_at LIMIT %s"
+# The same where several are of one urgency: those are walked together and put in the order of time. (Slices cost more than the steps
+# into an index do, if there are many levels and nothing is due in most.)
+DUE_TOGETHER = f"""
+        SELECT found.key FROM {ANY_DUE}
+         CROSS JOIN unnest(%s::int[], %s::int[]) AS urgency (first, last)
+         CROSS JOIN LATERAL (
+            SELECT near.key FROM unnest({{slices}}) AS wanted ({{level}})
+             CROSS JOIN LATERAL {WALK}
+             ORDER BY near.next_at LIMIT %s) AS found
+         LIMIT %s"""
 
 # The most urgent level of a state, or of a queue, and from each the next one: a step into the index for each that is in use, with the
-# row of it that is due first. {later} is when the first one is that is not due yet, for those who serve single queues.
+# row of it that is due first. {later} is when the first one is that is not due yet, for those who serve single queues and want to sleep.
 SURVEY = """
     WITH RECURSIVE level AS (
         SELECT {own}, first.* FROM unnest({arrays}) AS wanted ({level})
@@ -73,9 +83,10 @@ _surveys: dict[tuple[Any, ...], str] = {}
 class PostgreSQLLevels:
     """Finds out which levels are in use."""
 
-    def survey(self, connection: Any, table: Table, members: Sequence[Level]) -> list[SurveyedLevel]:
-        """Return the levels that have rows, of each member the most urgent first."""
-        rows = prepared.run(connection, *survey_text(table, members, connection))
+    def survey(
+        self, connection: Any, table: Table, members: Sequence[Level], *, later: bool = True
+    ) -> list[SurveyedLevel]:
+        rows = prepared.run(connection, *survey_text(table, members, connection, later=later))
         return [SurveyedLevel(Level(state, queue, priority), *due) for state, queue, priority, *due in rows]
 
 
@@ -107,16 +118,17 @@ def level_values(levels: Sequence[Level]) -> tuple[Any, ...]:
 
 def levels_text(names: dict[str, str], own: dict[str, str], ranks: Ranks, which: str, lock: str) -> str:
     """Return the rows that a claim is about, as SQL."""
-    return DUE.format(**names, **own, which=which, lock=lock, sorted="" if is_single(ranks) else SORTED)
+    return (DUE if is_single(ranks) else DUE_TOGETHER).format(**names, **own, which=which, lock=lock)
 
 
 def levels_values(wanted: Wanted, ranks: Ranks, which: tuple[Any, ...]) -> tuple[Any, ...]:
+    states, levels = prepared.array_of([*wanted.states]), level_values([level for rank in ranks for level in rank])
+    if is_single(ranks):
+        return (states, *levels, *which, wanted.limit, wanted.limit)
     lasts = [*accumulate(len(rank) for rank in ranks)]
     firsts = [last - len(rank) + 1 for last, rank in zip(lasts, ranks, strict=True)]
-    arrays = [prepared.array_of(each) for each in ([*wanted.states], firsts, lasts)]
-    levels = level_values([level for rank in ranks for level in rank])
-    limits = [wanted.limit] * (2 if is_single(ranks) else 3)
-    return (*arrays, *levels, *which, *limits)
+    bounds = [prepared.array_of(each) for each in (firsts, lasts)]
+    return (states, *bounds, *levels, *which, *[wanted.limit] * 3)
 
 
 def is_single(ranks: Ranks) -> bool:
@@ -129,16 +141,18 @@ def _parts(level: Level) -> list[str]:
     return [part for part in PARTS if getattr(level, part) is not None]
 
 
-def survey_text(table: Table, members: Sequence[Level], connection: Any) -> tuple[str, tuple[Any, ...]]:
+def survey_text(
+    table: Table, members: Sequence[Level], connection: Any, *, later: bool = True
+) -> tuple[str, tuple[Any, ...]]:
     """Return the question for the levels that have rows, and its values."""
-    kind = (table, *_parts(members[0]))
+    kind = (table, *_parts(members[0]), later)
     text = _surveys.get(kind)
     if text is None:
-        text = _surveys[kind] = _survey_text(table, members, connection)
+        text = _surveys[kind] = _survey_text(table, members, connection, later=later)
     return text, level_values(members)
 
 
-def _survey_text(table: Table, members: Sequence[Level], connection: Any) -> str:
+def _survey_text(table: Table, members: Sequence[Level], connection: Any, *, later: bool) -> str:
     names = {**table.quoted(connection), **level_names(table, members, connection)}
     names |= {"urgency": "NULL::bigint", "order": "", "less_urgent": "", "later": "at"}
     member = members[0]
@@ -147,6 +161,6 @@ def _survey_text(table: Table, members: Sequence[Level], connection: Any) -> str
         names |= {"urgency": names["priority"], "order": "{priority} DESC, ".format(**names)}
         names["less_urgent"] = LESS_URGENT.format(**names)
         member = member._replace(priority=0)
-    if member.queue is not None:
+    if later and member.queue is not None:
         names["later"] = LATER.format(**names | level_names(table, [member], connection))
     return SURVEY.format(**names)

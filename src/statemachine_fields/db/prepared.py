@@ -62,6 +62,10 @@ DJANGOS_WAYS = {name: getattr(DatabaseWrapper, name) for name in ("cursor", "_cu
 NEVER_BY_ITSELF = 2**31
 
 
+#: How many statements a worker's own connection keeps: the driver's own limit is too low for a dozen machines.
+MOST_KEPT = 1000
+
+
 def is_wanted(connection: Any) -> bool:
     """Say whether to prepare on this connection."""
     prepare = conf.settings().PREPARE
@@ -184,6 +188,8 @@ def _new_cursor(connection: Any) -> PreparingCursor | None:
         made.adapters.register_dumper(kind, Int8Dumper)
     if driver.prepare_threshold is None:
         driver.prepare_threshold = NEVER_BY_ITSELF
+    if getattr(connection, "is_direct", False):
+        driver.prepared_max = MOST_KEPT
     _name_apart(driver)
     return made
 

@@ -268,7 +268,7 @@ class BoundAttribute(MachineAttribute):
         self.bound = self._bound = bound
 
     def __get__(self, instance: models.Model | None, owner: type[models.Model]) -> Any:
-        return self._bound.face if instance is None else StateMachineAccessor(self._bound, instance)
+        return self._bound.face_of(owner) if instance is None else StateMachineAccessor(self._bound, instance)
 
     def __set__(self, instance: models.Model, value: object) -> None:
         raise AttributeError(

@@ -112,8 +112,17 @@ class Binding(ScheduleQuestions[M]):
             from statemachine_fields.machine.events import build_event_model
 
             self.event_model = build_event_model(self)
-        #: What people see of it.
+        #: What people see of it, and what multi-table children have in its place.
         self.face = BoundMachine(self)
+        self._faces: dict[type[models.Model], BoundMachine[M]] = {}
+
+    def face_of(self, model: type[models.Model]) -> BoundMachine[M]:
+        """Return what people see of the machine who ask a model that has it: this one, a proxy, or a multi-table child. Only where
+        events are delivered, to rows that are known by their fields, does it matter which."""
+        asked = model._meta.concrete_model
+        if self.event_model is None or asked is None or asked is self.model:
+            return self.face
+        return self._faces.get(asked) or self._faces.setdefault(asked, BoundMachine(self, asked))
 
     def __str__(self) -> str:
         return f"{self.model._meta.label}.{self.accessor}"

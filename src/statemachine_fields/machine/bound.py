@@ -24,14 +24,22 @@ M = TypeVar("M", bound=models.Model)
 
 
 class BoundMachine(Generic[M]):
-    """A machine bound to the model whose table has its columns. Proxies and multi-table children share it.
+    """A machine bound to the model whose table has its columns. Proxies and multi-table children share it. If it
+    has events, what a child has is equal to it, and finds the child's rows where it looks for rows by their fields.
 
     What it returns is a copy or immutable: nobody can change the graph through it. `str()` gives its name, as
     `shop.Order.states`.
     """
 
-    def __init__(self, binding: Binding[M]) -> None:
+    def __init__(self, binding: Binding[M], asked: type[models.Model] | None = None) -> None:
         self._meta = binding
+        self._asked: type[models.Model] = asked or binding.model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BoundMachine) and self._meta is other._meta
+
+    def __hash__(self) -> int:
+        return hash(self._meta)
 
     def __str__(self) -> str:
         return str(self._meta)
@@ -40,7 +48,7 @@ class BoundMachine(Generic[M]):
         return f"<{type(self).__name__} {self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._meta, "face")
+        return self._meta.face_of, (self._asked,)
 
     @property
     def model(self) -> type[M]:
@@ -145,13 +153,14 @@ class BoundMachine(Generic[M]):
     ) -> Delivery:
         """Deliver an event to the one row that fits, as `deliver()` of the row does.
 
-        :param where: what the row is known by, as for `filter()`: `{"number": "A-17"}`.
+        :param where: what the row is known by, as for `filter()`: `{"number": "A-17"}`. Of a multi-table child, its own fields, too;
+            then it is one of its rows.
         :param using: the database, if not the one that the router chooses.
         :raises RowMissing: no row fits. `MultipleObjectsReturned` of the model if several do.
         """
         from statemachine_fields.machine.delivery import Deliverer
 
-        deliverer = Deliverer(self._meta, using or router.db_for_write(self.model))
+        deliverer = Deliverer(self._meta, using or router.db_for_write(self._asked), self._asked)
         return deliverer.deliver(deliverer.find(where), name, payload, dedup_key)
 
     adeliver = as_async(deliver)
@@ -181,7 +190,7 @@ class BoundMachine(Generic[M]):
 
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-        deliverer = Deliverer(self._meta, using or router.db_for_write(self.model))
+        deliverer = Deliverer(self._meta, using or router.db_for_write(self._asked), self._asked)
         return deliverer.deliver_all(events, by, batch_size)
 
     abulk_deliver = as_async(bulk_deliver)

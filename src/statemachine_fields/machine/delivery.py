@@ -46,9 +46,14 @@ class Delivery(enum.StrEnum):
 class Deliverer:
     """Delivers events to the rows of one machine in one database."""
 
-    def __init__(self, bound: Binding[Any], using: str) -> None:
+    def __init__(self, bound: Binding[Any], using: str, model: type[models.Model] | None = None) -> None:
+        """Deliver to rows of one machine.
+
+        :param model: whose rows are meant where they are known by their fields, if not the machine's: a multi-table child.
+        """
         self.events = bound.require_events()
         self.bound = bound
+        self.model: Any = model or bound.model
         self.using = using
         self.connection = connections[using]
         self.dialect = dialect_for(self.connection)
@@ -104,6 +109,8 @@ class Deliverer:
 
     def deliver_all(self, entries: Iterable[Mapping[str, Any]], by: str, batch_size: int) -> list[Delivery]:
         """Deliver events batch by batch, each one transaction, and return what became of each, in their order."""
+        if by == "pk" and self.model is not self.bound.model:  # which is not that of the row that has the machine
+            by = self.model._meta.pk.attname
         found: list[Delivery] = []
         remaining = iter(entries)
         while batch := list(islice(remaining, batch_size)):
@@ -123,8 +130,7 @@ class Deliverer:
         """Return what a row is known by as it is read from the database: others send a UUID, or a number, as text."""
         # What is no value of the field, or is of another model's, is for the query to judge.
         with suppress(FieldDoesNotExist, ValidationError, AttributeError):
-            meta = self.bound.model._meta
-            field = meta.pk if by == "pk" else meta.get_field(by)
+            field = self.bound.model._meta.pk if by == "pk" else self.model._meta.get_field(by)
             return key if isinstance(key, models.Model) else field.to_python(key)
         return key
 
@@ -156,13 +162,13 @@ class Deliverer:
     def _with_keys(self, events: list[DeliveredEvent], by: str) -> list[DeliveredEvent]:
         """Return events with the keys of rows in place of what these are known by; None where there is no such row."""
         wanted = dict.fromkeys(event.key for event in events)
-        rows: models.QuerySet[Any] = all_rows(self.bound.model, self.using)
+        rows, name = all_rows(self.model, self.using), self.bound.key_name
         keys: dict[Any, list[Any]] = {}
-        for value, key in rows.filter(**{f"{by}__in": [*wanted]}).values_list(by, "pk"):
+        for value, key in rows.filter(**{f"{by}__in": [*wanted]}).values_list(by, name):
             keys.setdefault(value, []).append(key)
         if not keys.keys() <= wanted.keys():  # some are equal for the database alone, as text in another case may be
             for value in wanted.keys() - keys.keys():
-                keys[value] = list(rows.filter(**{by: value}).values_list("pk", flat=True)[:2]) or [None]
+                keys[value] = list(rows.filter(**{by: value}).values_list(name, flat=True)[:2]) or [None]
         for value, found in keys.items():
             if len(found) > 1:
                 raise self._too_many({by: value})
@@ -172,18 +178,18 @@ class Deliverer:
         """Return the key of the one row that fits, or raise."""
         if not isinstance(where, Mapping) or not where:
             raise TypeError(f"where must be a dict of what the row is known by, got {where!r}.")
-        found = all_rows(self.bound.model, self.using).filter(**where).values_list("pk", flat=True)[:2]
+        found = all_rows(self.model, self.using).filter(**where).values_list(self.bound.key_name, flat=True)[:2]
         keys = list(found)
         if not keys:
-            raise RowMissing(f"{self.bound.model._meta.label} with {_listed(where)}", saved=None)
+            raise RowMissing(f"{self.model._meta.label} with {_listed(where)}", saved=None)
         if len(keys) > 1:
             raise self._too_many(where)
         return keys[0]
 
     def _too_many(self, where: Mapping[str, Any]) -> Exception:
-        several: type[Exception] = self.bound.model.MultipleObjectsReturned
+        several: type[Exception] = self.model.MultipleObjectsReturned
         return several(
-            f"Several rows of {self.bound.model._meta.label} have {_listed(where)}, and an event is for one. Nothing was "
+            f"Several rows of {self.model._meta.label} have {_listed(where)}, and an event is for one. Nothing was "
             "delivered. Say more in `where`, or deliver to each of them with bulk_deliver()."
         )
 

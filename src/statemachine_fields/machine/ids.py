@@ -16,6 +16,7 @@ _COUNTER_BITS = 12
 _COUNTER = (1 << _COUNTER_BITS) - 1
 _lock = threading.Lock()
 _new, _set = object.__new__, object.__setattr__
+_unknown = uuid.SafeUUID.unknown  # which an enumeration takes long to find
 _last = 0
 
 #: Above every time that an id can hold.
@@ -46,7 +47,7 @@ def _as_uuid(number: int) -> uuid.UUID:
     """Return `UUID(int=number)`, whose checks cost four times as much as all else."""
     made = _new(uuid.UUID)
     _set(made, "int", number)
-    _set(made, "is_safe", uuid.SafeUUID.unknown)
+    _set(made, "is_safe", _unknown)
     return made
 
 

@@ -79,6 +79,10 @@ class Join:
     def live(self) -> tuple[str, ...]:
         return tuple(state for state in self.child.graph.states if state not in self.terminal)
 
+    def is_for_same(self, other: Join) -> bool:
+        """Say whether rows wait for the same children in another state."""
+        return self.field is other.field and self.child is other.child
+
     # Which rows.
 
     def rows(self, using: str) -> models.QuerySet[Any]:

@@ -44,7 +44,7 @@ def join_findings(bound: Binding[Any], using: str, batch_size: int = 2000) -> It
             what = f"The row waits in {state!r} for {join.until}, of which {number} {'is' if number == 1 else 'are'} parked."
             yield Finding(name, key, "children-parked", what)
     if "cancels" in bound.features:
-        left = all_rows(bound.model, using).filter(**{names.cancels: True, f"{names.changed_at}__lt": late})
+        left = all_rows(bound.model, using).filter(**{f"{names.cancels}__gt": 0, f"{names.changed_at}__lt": late})
         for (key,) in pages(left, batch_size):
             yield Finding(name, key, "children-left", "The row has left children behind that are to be cancelled.")
 

@@ -34,7 +34,7 @@ class Children(Until):
     :param failed: the terminal states of a child that count as failures.
     :param then: where the row goes when there are as many as it needs.
     :param failed_to: where it goes as soon as there cannot be. If not given, the handler decides; without one the row is parked.
-    :param cancel_to: where children go that are unfinished when the row has left the state, however it left.
+    :param cancel_to: where children go that were there when the row left the state, however it left, and are unfinished.
     :param machine: the name of the children's machine, if they have several.
     :raises ValueError: what is wrong in itself. What depends on the children's model is a system check.
     """

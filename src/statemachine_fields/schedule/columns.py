@@ -148,8 +148,9 @@ class InboxField(ScheduleColumn, IntegerField):
     remedy = DELIVERED
 
 
-class CancelsField(ScheduleColumn, BooleanField):
-    """Whether the row has left a state whose unfinished children are to be cancelled, and nobody has seen to it yet."""
+class CancelsField(ScheduleColumn, IntegerField):
+    """The number of the first move by which the row has left a state whose unfinished children are to be cancelled, and to which
+    nobody has seen yet; 0 if there is none."""
 
     computed = (*ScheduleColumn.computed, LeftBehind)
 
@@ -204,7 +205,7 @@ def schedule_columns(
     if "inbox" in features:
         columns[names.inbox] = InboxField(**zero)
     if "cancels" in features:
-        columns[names.cancels] = CancelsField(**false)
+        columns[names.cancels] = CancelsField(**zero)
     return columns
 
 
@@ -220,7 +221,7 @@ def schedule_indexes(model: type[models.Model], names: Names, features: Collecti
         _index_where(model, [names.crashes, names.next_at], models.Q(**{f"{names.crashes}__gt": 0})),
     ]
     if "cancels" in features:
-        indexes.append(_index_where(model, [names.cancels], models.Q(**{names.cancels: True})))
+        indexes.append(_index_where(model, [names.cancels], models.Q(**{f"{names.cancels}__gt": 0})))
     return indexes
 
 

@@ -22,7 +22,7 @@ from django.db import DatabaseError, InterfaceError
 
 from statemachine_fields.db.claims import Claimed
 from statemachine_fields.worker.claim import Claimer
-from statemachine_fields.worker.inflight import InFlight
+from statemachine_fields.worker.inflight import InFlight, step_aside
 from statemachine_fields.worker.lease import Lane, Lease, now
 from statemachine_fields.worker.outcome_events import Events
 from statemachine_fields.worker.outcomes import RowOutcome, Transitioned
@@ -149,3 +149,4 @@ class RunAhead:
                 self.events.count(str(lane), state, "claimed", number)
             self.claimer.report(lane, part)
             self.on_late(self.inflight.buffer.put(lane, part, in_front=True))
+        step_aside(len(leases))

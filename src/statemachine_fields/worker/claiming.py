@@ -27,7 +27,7 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.connections import Backoff, OwnConnections, Reconnect, is_same
 from statemachine_fields.worker.digest import cause_of
 from statemachine_fields.worker.errors import described
-from statemachine_fields.worker.inflight import InFlight
+from statemachine_fields.worker.inflight import InFlight, step_aside
 from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.outcome_events import Events
@@ -42,9 +42,6 @@ QUICK = 0.001
 SUSPECTS_EVERY = 5.0
 #: Of so many such looks one asks for rows that a worker may have died of, though there seem to be none.
 ASK_ANYWAY = 6
-#: How long to step aside after a claim that found few rows. A thread that is woken for one cannot begin before this one gives up the
-#: interpreter, which has things to note, to ask and to send that nobody waits for.
-HAND_OVER = 0.00001
 #: How long a worker that is to stop when nothing is due waits for what it cannot claim.
 ONCE_SECONDS = 10.0
 
@@ -82,6 +79,8 @@ class ClaimLoop:
         #: The databases of which somebody tells us if a row becomes due, and what is called with the lanes that could take rows
         #: and have none, before waiting for some.
         self.listened: set[str] = set()
+        #: Waits for so many seconds, or until there may be something to claim, and hears what others have to say of that.
+        self.wait: Callable[[float], object] = self.inflight.wake.wait
         self.on_rest: Callable[[list[Lane]], None] = lambda lanes: None
         #: Says whether nothing is under way that may make rows due besides what is written.
         self.is_settled: Callable[[], bool] = lambda: True
@@ -103,6 +102,7 @@ class ClaimLoop:
         self.own.use(self._reconnects, "claimer")
         turn = 0
         while not self.stopping.is_set() and not self.is_drained.is_set():
+            self.wait(0.0)
             self.inflight.wake.clear()
             turn += 1
             was_done = (
@@ -121,16 +121,14 @@ class ClaimLoop:
     def _rest(self) -> None:
         """Wait until there may be something to claim."""
         if self.options.once:
-            self.inflight.wake.wait(self.options.poll_seconds if self.inflight.held else 0.05)
+            self.wait(self.options.poll_seconds if self.inflight.held else 0.05)
             for timer in self.timers.values():
                 timer.now()
             return
         can_take = [lane for lane in self.lanes if self._is_open(lane) and self._room(lane) > 0]
         self.on_rest([lane for lane in can_take if not self.timers[lane].is_paced])
         closed = [max(wait.left for wait in self._waits(lane)) for lane in self.lanes if not self._is_open(lane)]
-        self.inflight.wake.wait(
-            min([self.options.poll_seconds, *closed, *(self.timers[lane].left for lane in can_take)])
-        )
+        self.wait(min([self.options.poll_seconds, *closed, *(self.timers[lane].left for lane in can_take)]))
 
     def end(self) -> None:
         """Give back what was leased by claims whose answer was lost, for as long as the server may still be at one."""
@@ -318,8 +316,8 @@ class ClaimLoop:
         if room > 0:
             self.timers[lane].begin()
             got = self._put(lane, self.claimer.take_around(lane, room))
-            if 0 < got < room:
-                time.sleep(HAND_OVER)
+            if got < room:
+                step_aside(got)
             prefetch.claimed(room, got)
             self._put(lane, self.claimer.take_aside(lane))
             self._set_timer(lane, room, got)

@@ -55,18 +55,26 @@ def grouped(outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[
     """Sort outcomes by what can be written together, and how."""
     groups: dict[tuple[Lane, Write], list[RowOutcome]] = {}
     watched: dict[Lane, bool] = {}
+    last: tuple[Lane, Write] | None = None
+    members: list[RowOutcome] = []
     for outcome in outcomes:
         lane = outcome.lease.lane
         if lane not in watched:
             watched[lane] = lane.is_watched
-        groups.setdefault((lane, outcome.way(watched[lane])), []).append(outcome)
+        write = outcome.way(watched[lane])
+        if last is None or lane is not last[0] or write is not last[1]:  # most are written as the one before
+            last = lane, write
+            members = groups.setdefault(last, [])
+        members.append(outcome)
     for (lane, write), members in groups.items():
         left = members
         while left:
             # Different rows: a process may have taken its own row again, and the answer names rows, not tries.
-            first: dict[Any, RowOutcome] = {}
-            left = [outcome for outcome in left if first.setdefault(outcome.lease.key, outcome) is not outcome]
-            rows = list(first.values())
+            rows, left = left, []
+            if len({outcome.lease.key for outcome in rows}) < len(rows):
+                first: dict[Any, RowOutcome] = {}
+                left = [outcome for outcome in rows if first.setdefault(outcome.lease.key, outcome) is not outcome]
+                rows = list(first.values())
             most = write.most or len(rows)
             for start in range(0, len(rows), most):
                 yield lane, write, rows[start : start + most]
@@ -154,9 +162,7 @@ class Committer:
 
     def _refuse(self, outcome: RowOutcome, error: BaseException) -> list[RowOutcome]:
         """Write, in place of an outcome that the database will not have, that it would not."""
-        if (
-            isinstance(outcome, Parked) and not outcome.update
-        ):  # and not even that: so it is not the outcome that is wrong
+        if isinstance(outcome, Parked) and not outcome.update:  # and not even that: it is not the outcome that is wrong
             return self._defer([outcome.instead_of or outcome], error)
         return self._replace(outcome, self.executor.refuse(outcome, duplicate_behind(outcome, error) or error))
 
@@ -171,9 +177,9 @@ class Committer:
             outcome.following = None  # of a try that was undone
         with self._resolving(lane, outcomes), self._guarded(lane):
             written = self._call(lane, write, outcomes)
-        missing = [outcome for outcome in outcomes if outcome.lease.key not in written]
-        if len(missing) < len(outcomes):
-            self._committed([outcome for outcome in outcomes if outcome.lease.key in written])
+        missing = [each for each in outcomes if each.lease.key not in written] if len(written) < len(outcomes) else []
+        if written:
+            self._committed([each for each in outcomes if each.lease.key in written] if missing else outcomes)
         return self._find_out(lane, write, missing) if missing else []
 
     def _committed(self, outcomes: list[RowOutcome]) -> None:
@@ -352,8 +358,8 @@ class CommitLoop:
             wait = max(min(FIRST_WAIT * 2**outcome.tries, longest), min(reconnect.left, longest))
             outcome.again_at = time.monotonic() + wait
         self._later += again
-        waiting = {id(outcome.lease) for outcome in again}
-        self.inflight.let_go(outcome.lease for outcome in members if id(outcome.lease) not in waiting)
+        waiting = {outcome.lease for outcome in again}
+        self.inflight.let_go([outcome.lease for outcome in members if outcome.lease not in waiting])
         self.on_written(members)
 
 

@@ -1,8 +1,10 @@
-"""The ear of a worker process: hears from the listener where rows are due, and tells it where there is nothing to do."""
+"""The ear of the claimer: hears from the listener where rows are due, and tells it where there is nothing to do.
+
+The claimer itself waits for both, what its process wants and what the listener says: a thread in between would be one more to wake.
+"""
 
 from __future__ import annotations
 
-import select
 import threading
 
 from statemachine_fields.worker.claiming import ClaimLoop
@@ -25,13 +27,13 @@ class Ear:
         #: What was told last of each lane; of none at first, as who had the slot before may have told something else.
         self._told: dict[Lane, bool] = {}
 
-    def run(self) -> None:
-        """Hear until the process stops. What comes then is for the one that takes its place, which has the same wire."""
-        while not self.stopping.is_set():
-            is_readable = select.select([self.wire.reader], [], [], 1.0)[0]
-            if is_readable and not self.stopping.is_set():
-                for what, place in self.wire.receive():
-                    self._hear(Hint(what), self.claiming.lanes[place])
+    def wait(self, seconds: float) -> None:
+        """Wait until the claimer is to look again, or the listener says something, and hear it. What comes when the process stops is
+        for the one that takes its place, which has the same wire."""
+        reader = self.wire.reader
+        if reader in self.claiming.inflight.wake.wait(seconds, reader) and not self.stopping.is_set():
+            for what, place in self.wire.receive():
+                self._hear(Hint(what), self.claiming.lanes[place])
 
     def _hear(self, hint: Hint, lane: Lane) -> None:
         timer = self.claiming.timers[lane]
@@ -44,7 +46,6 @@ class Ear:
             self._told.pop(lane, None)
         else:
             self.claiming.listened.discard(lane.using)
-        self.claiming.inflight.wake.set()
 
     def tell(self, idle: list[Lane]) -> None:
         """Tell the listener what has changed: in which lanes rows could be taken and there are none."""

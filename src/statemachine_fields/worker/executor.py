@@ -267,7 +267,6 @@ class HandlerExecutor(Verdicts):
     def _has_moved_itself(self, lease: Lease) -> bool:
         """Say whether the instance knows of a move since the row was claimed, if it still is that row."""
         instance, bound = lease.instance, lease.lane.bound
-        if instance is None:
+        if instance is None or vars(instance).get(bound.names.sequence, lease.sequence) == lease.sequence:
             return False
-        sequence = vars(instance).get(bound.names.sequence, lease.sequence)
-        return bool(sequence != lease.sequence and bound.key_of(instance) == lease.key)
+        return bool(bound.key_of(instance) == lease.key)

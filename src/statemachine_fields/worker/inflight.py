@@ -7,10 +7,15 @@ cost more than everything else that is done with it.
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import select
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from statemachine_fields.worker.lease import Lane, Lease
 from statemachine_fields.worker.outcomes import RowOutcome
@@ -20,8 +25,49 @@ from statemachine_fields.worker.outcomes import RowOutcome
 KEPT_WAITING, STALLED = 0.12, 0.1
 #: Of so many rows that are taken, one tells how many are left, and each of the last so many: to ask takes as long as to take.
 TOLD_EVERY = 16
+#: How long to step aside after so few rows, at most.
+HAND_OVER, FEW = 0.00001, 100
 #: How long an outcome waits for others to be written with, while there are more to come.
 LINGER = 0.005
+
+
+def step_aside(rows: int) -> None:
+    """Let threads begin that were woken for a few rows. They cannot before the calling thread gives up the interpreter, and that has
+    things to note, to ask and to send that nobody waits for."""
+    if 0 < rows <= FEW:
+        time.sleep(HAND_OVER)
+
+
+class Wake:
+    """A `threading.Event` that one thread can wait for together with pipes."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = multiprocessing.Pipe(duplex=False)
+        for end in (self._reader, self._writer):
+            os.set_blocking(end.fileno(), False)
+        self._is_set = False
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._writer.fileno(), b"!")
+
+    def clear(self) -> None:
+        # In this order: who sets it meanwhile is seen by the next wait, and what is left in the pipe costs one look too many.
+        self._is_set = False
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader.fileno(), 64)
+
+    def wait(self, seconds: float, *pipes: Any) -> list[Any]:
+        """Wait until it is set or a pipe can be read, and return which."""
+        return select.select([self, *pipes], [], [], 0 if self._is_set else seconds)[0]
 
 
 class Buffer:
@@ -234,7 +280,7 @@ class InFlight:
         #: Those that a worker may have died of.
         self.suspects: set[Lease] = set()
         #: Set when the claimer should look again.
-        self.wake = threading.Event()
+        self.wake = Wake()
         #: Rows to be run again, and when.
         self._again: list[tuple[float, Lease]] = []
         self._lock = threading.Lock()
@@ -246,11 +292,11 @@ class InFlight:
         self.held.update(leases)
 
     def let_go(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            self.held.discard(lease)
-            if lease in self.suspects:
-                self.suspects.discard(lease)
-                self.wake.set()
+        leases = list(leases)
+        self.held.difference_update(leases)
+        if self.suspects and not self.suspects.isdisjoint(leases):
+            self.suspects.difference_update(leases)
+            self.wake.set()
 
     def run_again(self, lease: Lease, delay: float) -> None:
         """Run a row again after a while, under the same lease."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models, router
@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from statemachine_fields.worker.options import WorkerOptions
 
 
-def now() -> float:
-    """Return seconds by a clock that nobody sets and that goes on while the machine sleeps, where there is one."""
-    return time.clock_gettime(BOOTTIME) if BOOTTIME is not None else time.monotonic()
-
-
-BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+#: Returns seconds by a clock that nobody sets and that goes on while the machine sleeps, where there is one.
+now: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):
+    now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 #: What must be as it was for an outcome to be written: whose row it is, and where.
 COMPARED = ("lease_token", "status")
@@ -270,24 +268,24 @@ class Lease:
 
     lane: Lane
     schedule: Schedule
+    status: str
     key: Any
     token: int
-    status: str
     sequence: int
     failures: int
     crashes: int
-    #: How long the row has been in its state, by the database's clock, when it was claimed.
-    age: float
     #: What went wrong before; of a recovered row, from whom it was taken.
     error: str
+    #: How long the row has been in its state, by the database's clock, when it was claimed.
+    age: float
     #: The row, or None if it could not be loaded, and why.
     instance: models.Model | None
     load_error: Exception | None
     #: By `now()`: until when nobody else can have the row. Extended by heartbeats.
     trusted_until: float
-    is_lost: bool = False
     #: By the monotonic clock.
-    claimed_at: float = field(default_factory=time.monotonic)
+    claimed_at: float
+    is_lost: bool = False
     #: That its handler's time was up, or the process's: what it still says is not heard.
     is_stopped: bool = False
     #: When its handler began, and by when it has to be done.

@@ -62,10 +62,13 @@ class Levels:
         """Say whether a row is served that has this in its queue column; None if that is not known."""
         return state in self.schedules and (self.queues is None or queue is None or queue in self._raw(state))
 
-    def learn(self, connection: Any) -> NextDue:
-        """Find out which levels are in use, and when rows of them are due."""
+    def learn(self, connection: Any, *, later: bool = False) -> NextDue:
+        """Find out which levels are in use, and whether rows of them are due.
+
+        :param later: find out when the next row is due as well, which takes a second step for each level that has due rows.
+        """
         began_at, known = time.monotonic(), self._known
-        found = dialect_for(connection).survey(connection, self.bound.table, self.members)
+        found = dialect_for(connection).survey(connection, self.bound.table, self.members, later=later)
         by_urgency: dict[int, list[Level]] = {}
         for each in found:
             by_urgency.setdefault(self._urgency(each.level), []).append(each.level)
@@ -138,7 +141,7 @@ class Levels:
     def next_due(self, connection: Any) -> NextDue:
         """Say whether any row is due, free or held, and when the next one is."""
         if self.queues is not None:
-            return self.learn(connection)
+            return self.learn(connection, later=True)
         found = dialect_for(connection).next_due(
             connection, self.bound.table, [*self.schedules]
         )  # a step for each state

@@ -48,14 +48,13 @@ class Events:
 
     def committed(self, outcomes: Sequence[RowOutcome]) -> None:
         """Report outcomes of one lane that the database has."""
-        spent: dict[tuple[str, str], list[float]] = {}
         machine = str(outcomes[0].lease.lane)
+        for state, kind in {(outcome.lease.status, type(outcome)) for outcome in outcomes}:
+            alike = [each for each in outcomes if each.lease.status == state and type(each) is kind]
+            seconds = sum([outcome.lease.seconds for outcome in alike])
+            self.count(machine, state, kind.counted_as or kind.kind, len(alike), seconds)
         for outcome in outcomes:
             outcome.is_reported = True
-            lease = outcome.lease
-            spent.setdefault((lease.status, outcome.counted_as or outcome.kind), []).append(lease.seconds)
-        for (state, kind), seconds in spent.items():
-            self.count(machine, state, kind, len(seconds), sum(seconds))
         for outcome in outcomes:
             if outcome.error or outcome.is_news:
                 outcome.report(self.digest)

@@ -102,7 +102,7 @@ def run_process(
     gc.freeze()  # what is loaded now stays; the collector need not look at it again and again
     collect_less_often()
     runner = Runner(lanes_for(options), options, predecessor=predecessor)
-    signals.stop = runner.stopping
+    signals.has_begun = True
     link = SupervisorLink(pipes, supervisor, runner, orders)
     watchdog = Watchdog(runner, link.report)
     link.report()
@@ -111,7 +111,7 @@ def run_process(
     if pipes.wires is not None:
         runner.listen(pipes.wires, slot)
     runner.start()
-    while not runner.stopping.wait(TICK) and not runner.is_drained:
+    while not signals.is_stop_wanted and not runner.stopping.wait(TICK) and not runner.is_drained:
         watchdog.tick()
     runner.stop(watchdog.tick, lambda: not runner.is_recycling or signals.is_stop_wanted or link.orders.hurry)
     left = runner.left_behind()
@@ -137,19 +137,21 @@ def name_process(name: str) -> None:
 
 class _Signals:
     """SIGTERM stops in good order, however often it comes: systemd sends it to every process, and so does the supervisor.
-    Who wants it to end now asks the supervisor twice. SIGINT goes to the whole group, and the supervisor passes it on."""
+    Who wants it to end now asks the supervisor twice. SIGINT goes to the whole group, and the supervisor passes it on.
+
+    A signal is handled in the middle of whatever the main thread does, which may have the lock of the event that stops the
+    process. So it is only noted here, and looked at with the next tick."""
 
     def __init__(self) -> None:
-        self.stop: threading.Event | None = None
+        self.has_begun = False
         self.is_stop_wanted = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, number: int, frame: Any) -> None:
-        if self.stop is None:  # nothing has begun, so nothing is left behind
+        if not self.has_begun:  # so nothing is left behind
             os._exit(ENDED)
         self.is_stop_wanted = True
-        self.stop.set()
 
 
 class SupervisorLink:

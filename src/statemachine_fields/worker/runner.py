@@ -106,8 +106,7 @@ class Runner:
     def listen(self, wires: Wires, slot: int) -> None:
         """Hear from the listener of rows that become due."""
         ear = Ear(wires, slot, self.claiming, self.stopping)
-        self.claiming.on_rest = ear.tell
-        self._start("ear", ear.run)
+        self.claiming.on_rest, self.claiming.wait = ear.tell, ear.wait
 
     def _commit_loop(self, role: str) -> CommitLoop:
         aliases = {*self.aliases, *([router.db_for_write(RunStatistics)] if role == "housekeeper" else [])}

@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
                 ('status_failures', models.IntegerField(db_default=0, default=0, editable=False)),
                 ('status_crashes', models.IntegerField(db_default=0, default=0, editable=False)),
                 ('status_error', models.TextField(blank=True, db_default='', default='', editable=False)),
-                ('status_cancels', models.BooleanField(db_default=False, default=False, editable=False)),
+                ('status_cancels', models.IntegerField(db_default=0, default=0, editable=False)),
             ],
         ),
         migrations.CreateModel(
@@ -258,7 +258,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='expedition',
-            index=models.Index(condition=models.Q(('status_cancels', True)), fields=['status_cancels'], name='lab_expedit_status__693331_idx'),
+            index=models.Index(condition=models.Q(('status_cancels__gt', 0)), fields=['status_cancels'], name='lab_expedit_status__693331_idx'),
         ),
         migrations.AddField(
             model_name='expeditionstatetransition',

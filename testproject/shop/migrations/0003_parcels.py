@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='order',
             name='status_cancels',
-            field=models.BooleanField(db_default=False, default=False, editable=False),
+            field=models.IntegerField(db_default=0, default=0, editable=False),
         ),
         migrations.AddField(
             model_name='order',
@@ -119,7 +119,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='order',
-            index=models.Index(condition=models.Q(('status_cancels', True)), fields=['status_cancels'], name='shop_order_status__ab6be9_idx'),
+            index=models.Index(condition=models.Q(('status_cancels__gt', 0)), fields=['status_cancels'], name='shop_order_status__ab6be9_idx'),
         ),
         migrations.AddField(
             model_name='orderstateevent',
