@@ -3,7 +3,11 @@
 import pytest
 from django.test.utils import isolate_apps
 
+from tests import emptying
+
 pytest_plugins = ["statemachine_fields.pytest_plugin"]
+
+emptying.install()
 
 
 @pytest.fixture

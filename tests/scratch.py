@@ -10,6 +10,7 @@ from pathlib import Path
 
 from django.db import connection
 
+from tests.patience import PATIENCE
 from tests.settings import DATABASES, SMF_DB
 
 #: Where the library is, if the tests are of another copy than the one that is installed.
@@ -83,7 +84,7 @@ class ScratchProject:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE,
         )
         output = result.stdout + result.stderr
         assert not check or result.returncode == 0, output

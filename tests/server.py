@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 KEEPER = Path(__file__).with_name("keeper.py")
-BOOT_SECONDS = 60
 
 
 class ServerError(RuntimeError):
@@ -48,7 +49,7 @@ class Server:
     def start(self, setup: list[str | Path], server: list[str | Path], ready: Callable[[], bool]) -> None:
         """Run the command `setup`, then `server`, and return once `ready()` says that it accepts connections.
 
-        Raise `ServerError` with the log when either fails or both take longer than `BOOT_SECONDS`.
+        Raise `ServerError` with the log when either fails or both take longer than `PATIENCE`.
         """
         request = {
             "setup": [str(part) for part in setup],
@@ -58,13 +59,13 @@ class Server:
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(json.dumps(request).encode() + b"\n")
         self._keeper.stdin.flush()
-        deadline = time.monotonic() + BOOT_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not ready():
             if self._keeper.poll() is not None:
                 raise ServerError(f"{server[0]} did not start. Its log:\n{self._read_log()}")
             if time.monotonic() > deadline:
                 self.stop()
-                raise ServerError(f"{server[0]} not ready after {BOOT_SECONDS} s. Its log:\n{self._read_log()}")
+                raise ServerError(f"{server[0]} not ready after {PATIENCE:g} s. Its log:\n{self._read_log()}")
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -73,7 +74,7 @@ class Server:
         if os.getpid() != self._owner or self._keeper.stdin is None:
             return
         self._keeper.stdin.close()
-        self._keeper.wait(timeout=30)
+        self._keeper.wait(timeout=PATIENCE)
 
     def _read_log(self) -> str:
         self._log.seek(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import statemachine_fields
+from tests.patience import PATIENCE
 
 PACKAGE = Path(statemachine_fields.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -119,7 +120,7 @@ def test_no_two_classes_have_one_name():
 
 def test_what_is_rarely_needed_is_not_loaded_with_the_package():
     code = "import sys, statemachine_fields; print(*(name for name in sys.modules if name.startswith('statemachine_fields.')))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE, capture_output=True, text=True)
     loaded = set(done.stdout.split())
     assert not rooms_of(loaded) & {"admin", "drawing", "management", "worker"}
     rare = ("audit", "bulk", "forms", "history_import", "questions", "raw", "rename", "verify")
@@ -133,7 +134,7 @@ def test_only_conf_reads_the_settings():
 
 def test_the_package_can_be_imported_before_django_is_set_up():
     code = "import statemachine_fields, statemachine_fields.signals, statemachine_fields.exceptions"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=PATIENCE)
 
 
 def test_the_promise_is_sorted_and_kept():

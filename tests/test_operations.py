@@ -27,6 +27,7 @@ from statemachine_fields.operations import RenameState, SetFillfactor, _note_mod
 from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.outcomes import Transitioned
 from statemachine_fields.worker.writing import enter
+from tests.patience import PATIENCE
 from tests.scratch import ScratchProject
 from tests.together import together
 from tests.worker.rows import claim_one, columns_of, lane_of, let_lease_run_out, locked, not_mariadb, only_postgresql
@@ -508,10 +509,10 @@ class TestMovingRows:
             with transaction.atomic():
                 Consignment.objects.get(pk=row.pk).states.transition_to("SENT")
                 moved.set()
-                assert may_commit.wait(30)
+                assert may_commit.wait(PATIENCE)
 
         def run():
-            assert moved.wait(30)
+            assert moved.wait(PATIENCE)
             with pytest.raises(StateMachineError, match="held"):
                 rename("consignment", "PACKED", "BOXED", wait=0.01)
             may_commit.set()

@@ -1,5 +1,6 @@
 """The project's own tools: the package, the databases that the suite runs on, and dev.py."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -8,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import tomllib
 import venv
 from contextlib import closing
@@ -26,6 +26,7 @@ from django.db import connections
 
 import statemachine_fields
 from tests import database_url, postgres
+from tests.patience import PATIENCE, eventually
 from tests.settings import SMF_DB
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,6 +92,19 @@ def test_the_two_databases_are_two():
     assert connections["default"].settings_dict["TEST"]["NAME"] != connections["other"].settings_dict["TEST"]["NAME"]
 
 
+def test_tests_touch_no_session_of_another_database():
+    """Processes of one run share the server. One that ends all listeners would end those of its neighbours' tests."""
+    questions = [
+        (path.name, node.value)
+        for path in Path(__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and re.search(r"\bFROM pg_stat_activity", str(node.value))
+    ]
+    wide = [found for found in questions if not re.search(r"datname = current_database\(\)|\bpid = ", found[1])]
+    assert len(questions) > 5
+    assert wide == []
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -148,14 +162,7 @@ def test_killed_run_leaves_no_server_behind():
         os.kill(postmaster, 0)
         starter.send_signal(signal.SIGKILL)
 
-    wait_until(lambda: not directory.exists() and not is_running(postmaster))
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "still not so at the deadline"
-        time.sleep(0.05)
+    eventually(lambda: not directory.exists() and not is_running(postmaster))
 
 
 def is_running(pid):
@@ -267,7 +274,7 @@ class Demo:
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -290,7 +297,7 @@ def start_demo(tmp_path, django_alone):
 def test_demo_shows_orders_that_move_and_ends(start_demo):
     demo = start_demo("--no-serve", "--run-for", "9")
 
-    assert demo.process.wait(timeout=60) == 0, demo.said()
+    assert demo.process.wait(timeout=PATIENCE) == 0, demo.said()
     said = demo.said()
     assert "Made 20 orders of the last 4 weeks" in said
     assert "The history of Order" in said
@@ -304,9 +311,9 @@ def test_demo_shows_orders_that_move_and_ends(start_demo):
 @only_sqlite
 def test_demo_goes_on_where_it_was_and_does_not_grow(start_demo):
     first = start_demo("--no-serve", "--run-for", "1")
-    assert first.process.wait(timeout=60) == 0, first.said()
+    assert first.process.wait(timeout=PATIENCE) == 0, first.said()
     again = start_demo("--no-serve", "--run-for", "1")
-    assert again.process.wait(timeout=60) == 0, again.said()
+    assert again.process.wait(timeout=PATIENCE) == 0, again.said()
 
     assert re.search(
         r"^Found 20 orders, the last of which moved .* ago: \d+ on their way, \d+ done\.$", again.said(), re.MULTILINE
@@ -316,27 +323,27 @@ def test_demo_goes_on_where_it_was_and_does_not_grow(start_demo):
         assert database.execute("SELECT count(*) FROM shop_order").fetchone() == (20,)
 
     smaller = start_demo("--no-serve", "--run-for", "1", "--fresh", "--orders", "8")
-    assert smaller.process.wait(timeout=60) == 0, smaller.said()
+    assert smaller.process.wait(timeout=PATIENCE) == 0, smaller.said()
     assert "Made 8 orders" in smaller.said()
 
 
 @only_sqlite
 def test_demo_serves_an_admin_in_which_orders_move(start_demo):
     demo = start_demo("--port", "0")
-    wait_until(lambda: "1 process" in demo.said())
+    eventually(lambda: "1 process" in demo.said())
     visitor = Visitor(re.search(r"http://127\.0\.0\.1:\d+", demo.said())[0])
     visitor.log_in()
     before = visitor.statuses()
     assert len(before) == 20
 
-    wait_until(lambda: not visitor.statuses().keys() <= before.keys())  # new orders come in
+    eventually(lambda: not visitor.statuses().keys() <= before.keys())  # new orders come in
     ordered = {**visitor.statuses()}
 
     def has_one_moved():
         return any(ordered.get(order, status) != status for order, status in visitor.statuses().items())
 
-    wait_until(has_one_moved, seconds=120)  # customers pay when they like
-    wait_until(lambda: "shop.Order.states" in visitor.get("/admin/statemachine_worker/runstatistics/"))
+    eventually(has_one_moved)  # customers pay when they like
+    eventually(lambda: "shop.Order.states" in visitor.get("/admin/statemachine_worker/runstatistics/"))
 
     assert demo.end() == 0
     assert "What the worker did" in demo.said()
@@ -349,7 +356,7 @@ def test_demo_says_that_its_port_is_taken(start_demo):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         demo = start_demo("--port", str(port), "--run-for", "1")
-        assert demo.process.wait(timeout=60) == 0, demo.said()
+        assert demo.process.wait(timeout=PATIENCE) == 0, demo.said()
 
     assert f"Something listens on port {port} already, so this is another one." in demo.said()
     assert re.findall(r"http://127\.0\.0\.1:(\d+)", demo.said())[0] != str(port)
@@ -358,7 +365,7 @@ def test_demo_says_that_its_port_is_taken(start_demo):
 @only_sqlite
 def test_demo_shows_requests_if_asked_to_apart_from_what_the_worker_says(start_demo):
     demo = start_demo("--port", "0", "-v", "2")
-    wait_until(lambda: "1 process" in demo.said())
+    eventually(lambda: "1 process" in demo.said())
     visitor = Visitor(re.search(r"http://127\.0\.0\.1:\d+", demo.said())[0])
     visitor.log_in()
 
@@ -373,7 +380,7 @@ def test_demo_shows_requests_if_asked_to_apart_from_what_the_worker_says(start_d
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_demo_leaves_no_process_behind(start_demo, number):
     demo = start_demo("--port", "0")
-    wait_until(lambda: "1 process" in demo.said())
+    eventually(lambda: "1 process" in demo.said())
 
     assert demo.end(number) == 0
     assert "The worker stops" in demo.said()
@@ -384,7 +391,7 @@ def test_demo_leaves_no_process_behind(start_demo, number):
 def test_demo_ends_when_its_time_is_over(start_demo):
     demo = start_demo("--port", "0", "--run-for", "2")
 
-    assert demo.process.wait(timeout=60) == 0
+    assert demo.process.wait(timeout=PATIENCE) == 0
     assert "What the worker did" in demo.said()
 
 
@@ -398,11 +405,11 @@ class Visitor:
 
     def get(self, path, **data):
         body = urlencode(data).encode() if data else None
-        with self.opener.open(self.address + path, body, timeout=30) as page:
+        with self.opener.open(self.address + path, body, timeout=PATIENCE) as page:
             return page.read().decode()
 
     def log_in(self):
-        wait_until(self.is_answered)
+        eventually(self.is_answered)
         token = next(cookie.value for cookie in self.cookies if cookie.name == "csrftoken")
         page = self.get("/admin/login/", username="admin", password="admin", csrfmiddlewaretoken=token, next="/admin/")
         assert "Site administration" in page

@@ -6,6 +6,8 @@ import threading
 
 from django.db import connections
 
+from tests.patience import PATIENCE
+
 
 def together(*programs):
     """Run programs at the same moment, each with a connection of its own; return what each gave or raised."""
@@ -14,7 +16,7 @@ def together(*programs):
 
     def run(number, program):
         try:
-            barrier.wait(10)
+            barrier.wait(PATIENCE)
             results[number] = program()
         except Exception as error:  # noqa: BLE001 - the caller looks at it
             results[number] = error
@@ -25,5 +27,5 @@ def together(*programs):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return results

@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -32,6 +31,7 @@ from django.test.utils import get_runner
 
 import statemachine_fields
 from tests import database_url
+from tests.patience import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = f"{Path(statemachine_fields.__file__).parent}{os.sep}"
@@ -156,7 +156,9 @@ def claimed_row() -> Walk:
         "PYTHONPATH": os.pathsep.join([str(Path(PACKAGE).parent), str(ROOT), str(ROOT / "testproject")]),
     }
     command = [sys.executable, "-m", "tests.walks", "claimed_row"]
-    told = subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, timeout=120).stdout
+    told = subprocess.run(
+        command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, timeout=PATIENCE
+    ).stdout
     return Walk([Call(**call) for call in json.loads(told)])
 
 
@@ -167,23 +169,23 @@ def serve_rows() -> Walk:
     done after a write belongs to the row as well. So does a claim that finds nothing.
     """
     from lab.models import ByWorker
+    from statemachine_fields.db.postgresql_claims import FEW
     from statemachine_fields.worker import claiming
     from statemachine_fields.worker.lease import lanes_for
     from statemachine_fields.worker.options import WorkerOptions
     from statemachine_fields.worker.runner import Runner
 
     def serve() -> None:
-        row, until = ByWorker.objects.create(), time.monotonic() + 30
-        while ByWorker.objects.get(pk=row.pk).states.current != "LAST":
-            if time.monotonic() > until:
-                raise TimeoutError("The worker has not written the row in 30 seconds.")
-            time.sleep(0.01)
+        row = ByWorker.objects.create()
+        eventually(lambda: ByWorker.objects.get(pk=row.pk).states.current == "LAST", "the worker has written the row")
         row.delete()
 
     claiming.SUSPECTS_EVERY = 3600.0
     options = WorkerOptions(machines=("lab.ByWorker.states",), threads=1, poll_seconds=0.05)
     with watched(threads=True) as walk:
         runner = Runner(lanes_for(options), options)
+        for number in range(1, FEW + 2):  # each has a text of its own, and more than a few have one
+            runner.claiming.claimer.claim(runner.lanes[0], number)
         runner.start()
         serve()
         walk.calls.clear()

@@ -20,6 +20,7 @@ from shop.models import Order
 from statemachine_fields.admin import bulk
 from statemachine_fields.admin.base import MachineAdmin
 from tests.admin.browsing import MOVER, act, choose, confirm, dossiers, messages_of, page, staff, text_of, words_of
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -364,17 +365,17 @@ def test_a_row_that_somebody_moves_at_the_same_time_is_theirs(admin_client):
         with transaction.atomic():
             Dossier.objects.get(pk=rows[0].pk).states.transition_to("CHECK", metadata={"actor": "Grace"})
             moved.set()
-            go_on.wait(30)
+            go_on.wait(PATIENCE)
         connection.close()
 
     other = threading.Thread(target=somebody_else)
     other.start()
-    moved.wait(30)
+    moved.wait(PATIENCE)
     threading.Timer(
         0.5, go_on.set
     ).start()  # while ours waits for the lock; had it not waited, the test would be the same
     response = confirm(admin_client, rows, "CHECK", shown)
-    other.join(30)
+    other.join(PATIENCE)
 
     assert messages_of(response)[0].startswith("2 rows were moved")
     logged = LogEntry.objects.values_list("object_id", flat=True)

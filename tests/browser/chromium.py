@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE
+
 if find_spec("playwright"):
     from playwright.sync_api import expect, sync_playwright
 else:  # the tests are skipped then
@@ -45,8 +47,8 @@ FLAGS = [
     "--font-render-hinting=none",
 ]
 
-#: How long to wait for something to appear, in milliseconds: longer than it takes on any machine.
-PATIENCE = 15_000
+#: How long to wait for something to appear.
+MILLISECONDS = 1000 * PATIENCE
 
 
 def find_browser() -> str | None:
@@ -72,7 +74,7 @@ def start(server: str) -> Iterator[Windows]:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     try:
         with sync_playwright() as playwright:
-            expect.set_options(timeout=PATIENCE)
+            expect.set_options(timeout=MILLISECONDS)
             browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
             yield Windows(browser, server)
             browser.close()
@@ -112,7 +114,7 @@ class Windows:
 
     def _window(self, **options: Any) -> BrowserContext:
         context = self.browser.new_context(base_url=self.server, **options)
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(MILLISECONDS)
         context.add_init_script("window.setInterval = () => 0")  # the shop's list would reload itself meanwhile
         self.watch.look_at(context)
         context.new_page()

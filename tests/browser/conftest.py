@@ -18,6 +18,7 @@ from tests.settings import SMF_DB
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(config, items):
     """Keep these tests on one process of pytest-xdist, and skip them where there is no browser.
 

@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.docs.pages import DOCS, ROOT, Page, Step, read_page
+from tests.patience import PATIENCE
 from tests.scratch import ScratchProject, ServedProject
 
 MANAGE = """
@@ -138,7 +139,7 @@ class Reader:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE,
         )
 
 

@@ -28,6 +28,7 @@ LONG = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items):
     """Keep the tests of a module on one process of pytest-xdist, which has a server for them."""
     for item in items:

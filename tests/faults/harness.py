@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db import connection, connections
 from django.db.models import Count, Model, Sum
@@ -21,11 +21,24 @@ from lab.models import Chore, Mark, Run
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.failpoints import VARIABLE
+from tests.patience import PATIENCE, eventually
+from tests.sessions import sessions
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-#: Short, so that a test need not wait long for what happens after a lease or a poll.
-SETTINGS = {"LEASE_SECONDS": 2.0, "POLL_SECONDS": 0.1, "STOP_SECONDS": 5.0, "MAX_CRASHES": 5}
+#: A poll is short, so that a test need not wait long for what happens after it. A lease is so long that a process which gets
+#: no time from a busy machine does not lose it.
+SETTINGS = {"LEASE_SECONDS": 30.0, "POLL_SECONDS": 0.1, "STOP_SECONDS": 5.0, "MAX_CRASHES": 5}
+
+#: A lease whose end a test waits for.
+BRIEF = {"LEASE_SECONDS": 2.0}
+
+#: A lease that is extended every other second, and does not run out before a busy machine has come to it. What the worker asks
+#: the database is given up after a second, so that it knows soon what became of a statement whose answer was lost.
+EXTENDED = {"LEASE_SECONDS": 6.0}
+
+#: So long that no test would wait for it.
+NEVER = 3600.0
 
 #: How often to look for rows that were left behind, and how soon to try those again whose handler had no database.
 CONSTANTS = {"claiming.SUSPECTS_EVERY": 0.5, "executor.AWAY_SECONDS": 0.2}
@@ -37,26 +50,12 @@ SOURCES = [os.environ["SMF_SRC"]] if "SMF_SRC" in os.environ else []
 OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 #: A worker that nobody cleaned up, because the tests were killed, ends by itself.
-RUN_FOR = 600
-
-#: How long to wait for a fact, unless a test says otherwise. Only a failing test waits that long.
-PATIENCE = 30.0
+RUN_FOR = 1800
 
 #: The script of a row whose handlers leave a mark each time they are called.
 MARKED = {"marks": True}
 
 DONE, FAILED = "DONE", "FAILED"
-
-Fact = TypeVar("Fact")
-
-
-def eventually(fact: Callable[[], Fact], what: str, *, within: float = PATIENCE) -> Fact:
-    """Wait until a fact is true and return it; fail with what was waited for."""
-    deadline = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
-        time.sleep(0.02)
-    return found
 
 
 class Worker:
@@ -154,8 +153,8 @@ class Worker:
         """Return the others."""
         return [line for line in self.log().splitlines() if " · " in line]
 
-    def wait_for_log(self, text: str, *, within: float = PATIENCE) -> None:
-        eventually(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-4000:]}", within=within)
+    def wait_for_log(self, text: str) -> None:
+        eventually(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-4000:]}")
 
     # Failpoints.
 
@@ -183,17 +182,26 @@ class Worker:
         for pid in sorted(self.members()):  # the supervisor first, so that it starts nothing meanwhile
             self.kill(pid, number)
 
-    def terminate(self, *, within: float = PATIENCE) -> int:
-        """Stop in good order, and return the exit code."""
-        self.kill(number=signal.SIGTERM)
-        return self.wait(within=within)
+    @property
+    def has_begun(self) -> bool:
+        """Whether the supervisor has said how it goes. Before that it may know nothing of signals."""
+        return " moved · " in self.log()
 
-    def wait(self, *, within: float = PATIENCE) -> int:
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        """Send the supervisor a signal that it hears: one that comes before it listens is the system's affair."""
+        eventually(lambda: self.has_begun or self.process.poll() is not None, f"it has begun:\n{self.log()[-4000:]}")
+        self.kill(number=number)
+
+    def terminate(self) -> int:
+        """Stop in good order, and return the exit code."""
+        self.ask_to_stop()
+        return self.wait()
+
+    def wait(self) -> int:
         """Wait until it has ended with all its processes, and return the exit code."""
         eventually(
             lambda: self.process.poll() is not None and not self.members(),
             f"the end of the worker:\n{self.log()[-4000:]}",
-            within=within,
         )
         return int(self.process.returncode)
 
@@ -226,11 +234,11 @@ def create_acts(model: Any, *does: str, **values: Any) -> list[int]:
     return keys
 
 
-def eventually_in(status: str, model: Any, keys: Iterable[Any], *, within: float = 10.0) -> None:
+def eventually_in(status: str, model: Any, keys: Iterable[Any]) -> None:
     """Wait until rows are in a state."""
     left = model.objects.filter(pk__in=[*keys]).exclude(status=status)
     try:
-        eventually(lambda: not left.exists(), f"all in {status}", within=within)
+        eventually(lambda: not left.exists(), f"all in {status}")
     except AssertionError as error:
         columns = ["pk", "status", "status_failures", "status_crashes", "status_lease_owner", "status_error"]
         raise AssertionError(f"{error}; of {left.count()} others {list(left.values(*columns)[:5])}") from None
@@ -245,9 +253,9 @@ def are_all(status: str, model: type[Model] = Chore) -> bool:
     return not model._base_manager.exclude(status=status).exists()
 
 
-def wait_until_all(status: str, *, model: type[Model] = Chore, within: float = PATIENCE) -> None:
+def wait_until_all(status: str, *, model: type[Model] = Chore) -> None:
     try:
-        eventually(lambda: are_all(status, model), f"all of {model._meta.label} in {status}", within=within)
+        eventually(lambda: are_all(status, model), f"all of {model._meta.label} in {status}")
     except AssertionError as error:
         columns = ["pk", "status", "status_next_at", "status_crashes", "status_lease_owner", "status_error"]
         left = list(model._base_manager.exclude(status=status).values(*columns)[:5])
@@ -260,14 +268,40 @@ def runs(chore: int, state: str | None = None) -> list[Run]:
     return list(found.order_by("pk"))
 
 
-def wait_for_run(chore: int, number: int = 1, *, within: float = PATIENCE) -> Run:
+def wait_for_run(chore: int, number: int = 1) -> Run:
     """Wait until a row's handlers were called for the nth time."""
     found = eventually(
         lambda: list(Run.objects.filter(chore=chore).order_by("pk")[number - 1 : number]),
         f"run {number} of chore {chore}",
-        within=within,
     )
     return found[0]
+
+
+def wait_for_beats(model: Any, key: Any, number: int = 2) -> None:
+    """Wait until the lease of a row was extended so many times, and see that it is the same lease still."""
+
+    def lease() -> tuple[int, Any]:
+        row = model._base_manager.get(pk=key)
+        return row.status_lease_token, row.status_lease_expires_at
+
+    token, expires_at = lease()
+    assert expires_at is not None, "it is held"
+    for _ in range(number):
+        last = expires_at
+        now, expires_at = eventually(
+            lambda last=last: found if (found := lease()) != (token, last) else None,  # type: ignore[misc]
+            f"a heartbeat for {key}",
+        )
+        assert now == token, "it was lost"
+        assert expires_at is not None, "it was given back"
+
+
+def let_leases_run_out(model: type[Model] = Chore) -> None:
+    """Let all leases be over, whatever those who have them think."""
+    execute(
+        f"UPDATE {model._meta.db_table} SET status_lease_expires_at = now() - interval '1 second'"
+        " WHERE status_lease_expires_at IS NOT NULL"
+    )
 
 
 def check_invariants(
@@ -330,12 +364,7 @@ def execute(statement: str, *params: Any) -> list[Any]:
 
 def backends(role: str) -> list[int]:
     """Return the ids of the server's processes that serve a role of the workers: claimer, committer or heartbeat."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s",
-            [f"statemachine_worker {role}"],
-        )
-        return [pid for (pid,) in cursor.fetchall()]
+    return sessions(f"statemachine_worker {role}")
 
 
 def is_gate_held() -> bool:
@@ -360,12 +389,6 @@ def locking(statement: str, *params: Any) -> Iterator[None]:
 def locked_table(table: str) -> Any:
     """Lock a table as a migration does: nobody can read it."""
     return locking(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-
-
-def waiting_for_locks() -> list[int]:
-    """Return the ids of the server's processes that wait for a lock."""
-    waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    return [pid for (pid,) in execute(waiting)]
 
 
 def seed() -> int:

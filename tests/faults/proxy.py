@@ -19,10 +19,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-PORT = 5432
+from tests.patience import PATIENCE
 
-#: Seconds for the thread to do what it was told.
-PATIENCE = 10.0
+PORT = 5432
 
 CHUNK = 2**16
 

@@ -13,6 +13,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from tests import database_url, postgres
+from tests.patience import PATIENCE
 from tests.server import Server
 
 #: Runs a server whenever the file `up` is there, for the keeper, which takes a server that ends for the end of it all.
@@ -37,7 +38,6 @@ OPTIONS = {
 #: The ways to stop, as `pg_ctl` calls them.
 MODES = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-SECONDS = 30
 TEMPLATE = "migrated"
 
 #: The tables that tests of faults use. Each test has a copy of them, and with all of the project's that takes a second.
@@ -105,17 +105,17 @@ class PostgreSQL:
         pid = int(lock.read_text().split()[0])
         (self.directory / "up").unlink()
         os.kill(pid, MODES[mode])
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while _is_alive(pid):
-            assert time.monotonic() < deadline, f"PostgreSQL did not stop within {SECONDS} s"
+            assert time.monotonic() < deadline, f"PostgreSQL did not stop within {PATIENCE:g} s"
             time.sleep(0.01)
         lock.unlink(missing_ok=True)
 
     def start(self) -> None:
         (self.directory / "up").touch()
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not postgres.is_ready(self.data):
-            assert time.monotonic() < deadline, f"PostgreSQL did not start within {SECONDS} s:\n{self.log()[-2000:]}"
+            assert time.monotonic() < deadline, f"PostgreSQL did not start within {PATIENCE:g} s:\n{self.log()[-2000:]}"
             time.sleep(0.01)
 
     def restart(self, mode: str) -> None:
@@ -187,13 +187,13 @@ class Standby:
 
     def _wait_until(self, condition: str) -> None:
         """Wait for what the primary says of us."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         with as_default(self._primary.url("postgres")), connections["default"].cursor() as cursor:
             while True:
                 cursor.execute(f"SELECT {condition}")
                 if cursor.fetchone() == (True,):
                     return
-                assert time.monotonic() < deadline, f"not within {SECONDS} s: {condition}"
+                assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {condition}"
                 time.sleep(0.02)
 
 

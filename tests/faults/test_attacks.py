@@ -15,15 +15,16 @@ from tests.faults.harness import (
     backends,
     create_acts,
     create_chores,
-    eventually,
     eventually_in,
     execute,
     is_long,
+    let_leases_run_out,
     locked_table,
     told,
-    waiting_for_locks,
 )
 from tests.faults.proxy import Proxy
+from tests.patience import eventually
+from tests.sessions import waiting_for_locks
 
 #: The start of a log record, where a traceback has many lines.
 RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ ", re.MULTILINE)
@@ -52,7 +53,7 @@ def test_an_exception_that_is_half_made_does_not_end_the_process(start_worker, m
     worker = start_worker(labels=[model._meta.label], environment=attacked())
     bad, *others = create_acts(model, "raise not yet", *[""] * 5)
     eventually_in("DONE", model, others)
-    eventually(lambda: model.objects.get(pk=bad).status_lease_owner == "", "an outcome", within=10)
+    eventually(lambda: model.objects.get(pk=bad).status_lease_owner == "", "an outcome")
     assert "died" not in worker.log()
     assert worker.terminate() == 0
     check_the_rest(model)
@@ -64,7 +65,7 @@ def test_a_coroutine_that_cancels_its_own_task_has_an_outcome(start_worker, does
     """Its task ends without a result though nobody has stopped it: the row must not be held for ever."""
     worker = start_worker(labels=["lab.AsyncStunt"], environment=attacked())
     (bad,) = create_acts(AsyncStunt, does)
-    eventually(lambda: AsyncStunt.objects.get(pk=bad).status in ("DONE", "FAILED"), "an outcome", within=6)
+    eventually(lambda: AsyncStunt.objects.get(pk=bad).status in ("DONE", "FAILED"), "an outcome")
     assert worker.terminate() == 0
     check_the_rest(AsyncStunt)
 
@@ -130,7 +131,7 @@ def test_a_thread_in_which_a_cursor_was_open_once_is_left_to_others(start_worker
     (slow,) = create_acts(AsyncStunt, "ask and sleep", seconds=20)
     eventually(lambda: Run.objects.filter(chore=slow).exists(), "it sleeps")
     quick = create_acts(AsyncStunt, *["ask and sleep"] * 5)
-    eventually_in("DONE", AsyncStunt, quick, within=5)
+    eventually_in("DONE", AsyncStunt, quick)
     assert worker.terminate() == 0
     check_the_rest(AsyncStunt)
 
@@ -197,17 +198,15 @@ def test_a_database_without_autocommit(start_worker, model):
 def test_two_tries_of_one_row_in_one_group_are_told_apart(start_worker):
     """The process took its own row again; both handlers end while the committer is busy."""
     worker = start_worker(
-        settings={"LEASE_SECONDS": 1.0},
         pause={"handler.after": 3, "commit.before": 1},
         off=["beat"],
     )
     (chore,) = create_chores(1, status="DOING")
     worker.paused_at("handler.after", 1)
+    let_leases_run_out()
     worker.paused_at("handler.after", 2)
-    execute("UPDATE lab_chore SET status_lease_expires_at = now() + interval '1 hour'")
     (other,) = create_chores(1, status="DOING")
     worker.paused_at("handler.after", 3)
-    execute("UPDATE lab_chore SET status_lease_expires_at = now() + interval '1 hour'")
     worker.go("handler.after", 3)
     worker.paused_at("commit.before", 1)
     worker.go("handler.after", 1)
@@ -295,7 +294,7 @@ def test_statistics_in_a_silent_database_do_not_keep_rows_of_another_from_being_
             cursor.execute(
                 "UPDATE lab_chore SET status_changed_at = now() - interval '2 years', status_next_at = now() WHERE status = 'DONE'"
             )
-        eventually(lambda: not rows.exists(), "they are deleted", within=10)
+        eventually(lambda: not rows.exists(), "they are deleted")
         proxy.speak()
         assert worker.terminate() == 0
 
@@ -315,7 +314,7 @@ def test_a_server_that_is_silent_on_new_connections_too_does_not_stop_the_proces
         proxy.speak()
         assert "is killed" not in worker.log()
         (key,) = create_chores(1, status="DOING")
-        eventually_in("DONE", Chore, [key], within=15)
+        eventually_in("DONE", Chore, [key])
         assert worker.terminate() == 0
 
 
@@ -351,7 +350,7 @@ def test_what_is_away_for_a_moment_costs_no_outcome(start_worker, away, back):
     eventually(lambda: Stunt.states.leased().count() == 3, "they run")
     for statement in (*away, "SELECT pg_sleep(2)", back):
         execute(statement)
-    eventually_in("DONE", Stunt, keys, within=15)
+    eventually_in("DONE", Stunt, keys)
     assert worker.terminate() == 0
     check_the_rest(Stunt)
 
@@ -411,11 +410,11 @@ def test_options_of_a_database(start_worker, model, options, settings):
         model is AtomicStunt and "isolation_level" in options
     ):  # where some conflict more than the few times that are forgiven
         left = model.objects.filter(pk__in=ok).exclude(status__in=["DONE", "FAILED"])
-        eventually(lambda: not left.exists(), "all end", within=25)
+        eventually(lambda: not left.exists(), "all end")
     else:
-        eventually_in("DONE", model, ok, within=25)
+        eventually_in("DONE", model, ok)
     if model is not AsyncStunt:
-        eventually_in("FAILED", model, keys[4::5], within=15)
+        eventually_in("FAILED", model, keys[4::5])
     assert worker.terminate() == 0
     assert "died" not in worker.log()
     assert "isolation_level" in options or told(model, "recovered") == 0  # heartbeats meet conflicts, too
@@ -434,7 +433,7 @@ def test_two_thousand_coroutines_far_away(server, start_worker):
             environment=attacked(database=proxy.place),
             settings={"LEASE_SECONDS": 5, "TIME_LIMIT_SECONDS": 20},
         )
-        eventually_in("DONE", AsyncStunt, keys, within=60)
+        eventually_in("DONE", AsyncStunt, keys)
         assert worker.terminate() == 0
     assert told(AsyncStunt, "recovered") == told(AsyncStunt, "dropped") == told(AsyncStunt, "failed") == 0
     check_the_rest(AsyncStunt)

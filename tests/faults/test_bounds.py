@@ -15,25 +15,26 @@ from lab.models import Chore, Stint
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.harness import (
+    BRIEF,
     DONE,
+    EXTENDED,
     MARKED,
+    NEVER,
     check_invariants,
     create_chores,
-    eventually,
     eventually_in,
     execute,
     is_long,
     locked_table,
     locking,
     runs,
+    wait_for_beats,
     wait_for_run,
     wait_until_all,
 )
 from tests.faults.injections import injected
 from tests.faults.proxy import Proxy
-
-#: Some leases.
-LONG = 6.0
+from tests.patience import eventually
 
 needs_pool = pytest.mark.skipif(
     importlib.util.find_spec("psycopg_pool") is None, reason="Django's connection pools need psycopg_pool"
@@ -60,7 +61,7 @@ def test_a_locked_table_does_not_hold_up_the_rows_of_another(start_worker):
     eventually(lambda: Chore.states.leased().exists(), "a row of the one table is held")
     with locked_table("lab_chore"):
         for _ in range(3):  # the first may have been claimed before the worker met the lock
-            eventually_in(DONE, Stint, create_stints(20), within=6)
+            eventually_in(DONE, Stint, create_stints(20))
     wait_until_all(DONE)
     assert worker.terminate() == 0
     assert "has no database" not in worker.log()
@@ -70,16 +71,19 @@ def test_a_locked_table_does_not_hold_up_the_rows_of_another(start_worker):
 
 def test_a_locked_table_does_not_cost_rows_of_another_their_leases(start_worker):
     """A worker holds rows of two tables, and a migration takes one of them: nobody else gets the other rows."""
-    first = start_worker(labels=["lab.Chore", "lab.Stint"])
-    create_chores(1, status="DOING", script=lambda _: {"DOING": {"sleep": LONG}})
-    (long,) = create_stints(1, seconds=LONG)
+    first = start_worker(labels=["lab.Chore", "lab.Stint"], settings=EXTENDED)
+    create_chores(1, status="DOING", script=lambda _: {"DOING": "wait"})
+    (long,) = create_stints(1, seconds=NEVER)
     wait_for_run(long)
     eventually(lambda: Chore.states.leased().exists(), "it holds a row of both")
     with locked_table("lab_chore"):
         second = start_worker(labels=["lab.Stint"])
-        eventually_in(DONE, Stint, [long], within=LONG * 2)
+        wait_for_beats(Stint, long)
+        Stint.objects.update(seconds=0)
+        eventually_in(DONE, Stint, [long])
         assert len(runs(long)) == 1
         assert second.terminate() == 0
+    Chore.objects.update(script={})
     wait_until_all(DONE)
     assert first.terminate() == 0
     assert "came too late" not in first.log()
@@ -101,18 +105,19 @@ def locked_statistics(what):
         yield
 
 
-# A worker counts every few seconds, which takes longer to wait for.
-@pytest.mark.parametrize(("what", "seconds"), [("table", LONG), *([("rows", 10.0)] if is_long() else [])])
-def test_locked_statistics_do_not_cost_a_row_its_lease(start_worker, what, seconds):
+@pytest.mark.parametrize("what", ["table", *(["rows"] if is_long() else [])])
+def test_locked_statistics_do_not_cost_a_row_its_lease(start_worker, what):
     """Somebody has the statistics: leases are extended, rows are done, and the worker can be stopped."""
     with locked_statistics(what):
-        worker = start_worker()
+        worker = start_worker(settings=EXTENDED, constants={"statistics.WRITE_EVERY": 0.5})
         create_chores(5, status="DOING")
-        (long,) = create_chores(1, status="DOING", script=lambda _: {"DOING": {"sleep": seconds}, **MARKED})
+        (long,) = create_chores(1, status="DOING", script=lambda _: {"DOING": "wait", **MARKED})
         wait_for_run(long)
-        wait_until_all(DONE, within=seconds * 2)
+        wait_for_beats(Chore, long, 3)
+        Chore.objects.update(script=MARKED)
+        wait_until_all(DONE)
         assert len(runs(long)) == 1
-        assert worker.terminate(within=10) == 0
+        assert worker.terminate() == 0
     check_invariants(moves=6, terminal=True, released=True)
 
 
@@ -128,7 +133,7 @@ def test_a_row_that_cannot_be_deleted_now_does_not_hold_up_the_others(start_work
         for _ in range(3):  # the first may be written before the worker meets the lock
             others = create_chores(20, status="DOING")
             rows = Chore.objects.filter(pk__in=others)
-            eventually(lambda rows=rows: not rows.exclude(status=DONE).exists(), "others are done", within=6)
+            eventually(lambda rows=rows: not rows.exclude(status=DONE).exists(), "others are done")
         assert Chore.objects.filter(pk=old).exists()
     eventually(lambda: not Chore.objects.filter(pk=old).exists(), "it is deleted when the lock is gone")
     assert worker.terminate() == 0
@@ -142,15 +147,15 @@ def test_connections_that_fall_silent_are_given_up(server, start_worker):
     """The way to the database swallows what is said on the connections there are, and new ones work, as after a failover
     or behind a firewall that forgets: a few leases later rows are done again, and the log says what was wrong."""
     with Proxy(server.directory) as proxy:
-        worker = start_worker(environment=injected(database=proxy.place))
+        worker = start_worker(environment=injected(database=proxy.place), settings=BRIEF)
         create_chores(5)
         wait_until_all(DONE)
         lines = len(worker.lines())
         assert proxy.silence() >= 1
         create_chores(20)
-        wait_until_all(DONE, within=12)
+        wait_until_all(DONE)
         late = create_chores(20)
-        eventually(lambda: not Chore.objects.filter(pk__in=late).exclude(status=DONE).exists(), "it works on", within=4)
+        eventually(lambda: not Chore.objects.filter(pk__in=late).exclude(status=DONE).exists(), "it works on")
         assert len(worker.lines()) > lines, "something is said"
         assert worker.terminate() == 0
     assert not Chore.objects.filter(status_failures__gt=0).exists()
@@ -162,11 +167,13 @@ def test_connections_that_fall_silent_are_given_up(server, start_worker):
 
 def test_a_heartbeat_that_fails_beats_again(start_worker):
     """An error that has nothing to do with the database, once: the lease is extended all the same."""
-    worker = start_worker(fail={"extend": 1})
-    (long,) = create_chores(1, status="DOING", script=lambda _: {"DOING": {"sleep": LONG}, **MARKED})
+    worker = start_worker(fail={"extend": 1}, settings=EXTENDED)
+    (long,) = create_chores(1, status="DOING", script=lambda _: {"DOING": "wait", **MARKED})
     wait_for_run(long)
     eventually((worker.directory / "extend.fail.1").exists, "the heartbeat has failed")
-    wait_until_all(DONE, within=LONG * 2)
+    wait_for_beats(Chore, long)
+    Chore.objects.update(script=MARKED)
+    wait_until_all(DONE)
     assert len(runs(long)) == 1
     assert worker.terminate() == 0
     assert "MemoryError" in worker.log(), "it is not passed over in silence"
@@ -199,7 +206,7 @@ def test_a_pool_of_the_usual_size_is_large_enough_for_handlers(start_worker):
     """Handlers in four threads use the ORM at once: each has a connection, whatever the worker itself uses."""
     create_chores(200, status="DOING", script=lambda _: {"DOING": {"sleep": 0.02}, **MARKED})
     worker = start_worker("--threads", "4", environment=pooled(True))
-    wait_until_all(DONE, within=20)
+    wait_until_all(DONE)
     assert worker.terminate() == 0
     assert "PoolTimeout" not in worker.log()
     assert not Chore.objects.filter(status_failures__gt=0).exists()

@@ -11,7 +11,8 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.outcome_events import Events
 from statemachine_fields.worker.outcomes import Deleted
-from tests.faults.harness import check_invariants, create_chores, eventually, execute
+from tests.faults.harness import check_invariants, create_chores, execute
+from tests.patience import eventually
 
 Records = Chore.states.transition_model
 

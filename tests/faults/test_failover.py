@@ -8,15 +8,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from lab.models import Chore, Run
-from tests.faults.harness import (
-    MARKED,
-    check_invariants,
-    create_chores,
-    eventually,
-    wait_until_all,
-)
+from tests.faults.harness import EXTENDED, MARKED, check_invariants, create_chores, wait_until_all
 from tests.faults.injections import injected
 from tests.faults.server import Standby, as_default
+from tests.patience import eventually
 
 ROWS = 300
 
@@ -36,7 +31,7 @@ def start_with_two_hosts(server, standby, start_worker):
     place = {"HOST": hosts, "OPTIONS": {"target_session_attrs": "read-write"}}
 
     def start(*arguments, **options):
-        return start_worker(*arguments, environment=injected(database=place), **options)
+        return start_worker(*arguments, environment=injected(database=place), settings=EXTENDED, **options)
 
     return start
 

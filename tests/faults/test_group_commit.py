@@ -6,8 +6,9 @@ from django.db import connection, connections, transaction
 
 from lab.models import Chore, Lot
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import check_invariants, create_chores, eventually
+from tests.faults.harness import check_invariants, create_chores
 from tests.faults.test_poison import wait_until_done
+from tests.patience import eventually
 
 #: As much harm as a database can do to one row of many.
 RAISES = """

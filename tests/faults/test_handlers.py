@@ -9,7 +9,8 @@ from django.db import transaction
 
 from lab.models import AsyncStunt, AtomicStunt, Run, Stunt
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import create_acts, eventually, eventually_in, execute, told
+from tests.faults.harness import NEVER, backends, create_acts, eventually_in, execute, told
+from tests.patience import eventually
 
 LEAKS = ["leave a block open", "leave autocommit off"]
 
@@ -57,8 +58,8 @@ def test_a_thread_whose_handler_left_a_transaction_open_serves_those_that_follow
     """One thread, so that nobody else can do it. The others are run once, without a failure and without a delay."""
     bad, *others = create_acts(model, leak, *[""] * 5)
     worker = start_worker("--threads", "1", labels=[model._meta.label])
-    eventually_in("DONE", model, others, within=5)
-    eventually(lambda: model.objects.get(pk=bad).status != "NEW", "the bad one has an outcome", within=5)
+    eventually_in("DONE", model, others)
+    eventually(lambda: model.objects.get(pk=bad).status != "NEW", "the bad one has an outcome")
     assert worker.terminate() == 0
     assert sorted(Run.objects.filter(chore__in=others).values_list("chore", flat=True)) == others
     assert told(model, "waited") == 0
@@ -135,7 +136,7 @@ def test_atomic_handlers_that_do_not_wait_for_a_lock_wait_for_their_turn(start_w
         execute("UPDATE lab_atomicstunt SET status_next_at = now() WHERE status_next_at > now()")
         return not AtomicStunt.objects.exclude(status="DONE").exists()
 
-    eventually(are_done, "they are moved", within=10)
+    eventually(are_done, "they are moved")
     assert worker.terminate() == 0
     assert told(AtomicStunt) == records(AtomicStunt).count() == 30
     check_the_rest(AtomicStunt)
@@ -148,7 +149,7 @@ def test_an_atomic_handler_whose_lock_is_never_free_is_given_up(start_worker):
     with transaction.atomic():
         Run.objects.select_for_update().get(pk=wanted.pk)
         worker = start_worker(labels=["lab.AtomicStunt"])
-        eventually_in("FAILED", AtomicStunt, [bad], within=20)
+        eventually_in("FAILED", AtomicStunt, [bad])
     assert "lock" in records(AtomicStunt).get().metadata["error"]
     assert worker.terminate() == 0
     assert len(RECORD.findall(worker.log())) < 30
@@ -160,11 +161,11 @@ def test_an_atomic_handler_whose_lock_is_never_free_is_given_up(start_worker):
 
 def test_slow_coroutines_leave_the_threads_to_others(start_worker):
     """More of them than may run at once. Rows of another machine, whose handlers are no coroutines, do not wait."""
-    create_acts(AsyncStunt, *["only sleep"] * 150, seconds=20)
+    create_acts(AsyncStunt, *["only sleep"] * 150, seconds=NEVER)
     worker = start_worker("--coroutines", "100", labels=["lab.AsyncStunt", "lab.Stunt"], settings={"STOP_SECONDS": 0.1})
     eventually(lambda: AsyncStunt.states.leased().count() == 100, "as many run as may")
     quick = create_acts(Stunt, *[""] * 10)
-    eventually_in("DONE", Stunt, quick, within=5)
+    eventually_in("DONE", Stunt, quick)
     assert not AsyncStunt.objects.filter(status="DONE").exists()
     assert worker.terminate() == 0
     check_the_rest(AsyncStunt)
@@ -205,7 +206,7 @@ def test_what_a_handler_does_to_the_event_loop_harms_no_other(start_worker, does
     processes = worker.children()
     bad, *others = create_acts(AsyncStunt, does, *["write later"] * 5, seconds=0.3)
     eventually_in("DONE", AsyncStunt, others)
-    eventually(lambda: AsyncStunt.objects.get(pk=bad).status in ("DONE", "FAILED"), "the bad one ends", within=10)
+    eventually(lambda: AsyncStunt.objects.get(pk=bad).status in ("DONE", "FAILED"), "the bad one ends")
     more = create_acts(AsyncStunt, *[""] * 5)
     eventually_in("DONE", AsyncStunt, more)
     assert worker.children() == processes
@@ -221,10 +222,9 @@ def test_a_thread_keeps_its_connection_from_one_row_to_the_next(start_worker):
     keys = create_acts(Stunt, *[""] * 10)
     worker = start_worker("--threads", "1", labels=["lab.Stunt"])
     eventually_in("DONE", Stunt, keys)
-    handlers = "SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = 'statemachine_worker handler'"
-    before = execute(handlers)
+    before = backends("handler")
     more = create_acts(Stunt, *[""] * 10)
     eventually_in("DONE", Stunt, more)
     assert len(before) == 1
-    assert execute(handlers) == before
+    assert backends("handler") == before
     assert worker.terminate() == 0

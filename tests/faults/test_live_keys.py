@@ -11,7 +11,8 @@ from django.db import InterfaceError, OperationalError, connection
 
 from lab.models import Shipment
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import OTHERS, ROOT, SOURCES, eventually
+from tests.faults.harness import OTHERS, ROOT, SOURCES
+from tests.patience import PATIENCE, eventually
 
 PROCESSES, CALLS = 4, 60
 
@@ -75,7 +76,7 @@ def start(database, tmp_path):
     yield start
     for process, log in processes:
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE)
         log.close()
 
 
@@ -97,7 +98,7 @@ def check():
 def test_processes_that_start_and_end_rows_of_one_key_get_one_each_time(start, chance):
     running = [start(chance.random()) for _ in range(PROCESSES)]
     for process, log in running:
-        assert process.wait(60) == 0, said(log)
+        assert process.wait(PATIENCE) == 0, said(log)
     keys = started([log for _process, log in running])
     assert len(keys) == len({*keys}) == Shipment.objects.filter(number="A-17").count() > PROCESSES
     check()
@@ -109,7 +110,7 @@ def test_who_is_killed_at_it_leaves_no_key_taken_by_nobody(start, chance):
         eventually(lambda log=log: "started" in said(log), "all are at it")
     for process, _log in running:
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE)
     check()
     row, _created = Shipment.states.get_or_start(number="A-17")
     row.states.transition_to("LOST")

@@ -8,20 +8,12 @@ import pytest
 from django.db import connection
 
 from lab.models import Chore
-from tests.faults.harness import (
-    MARKED,
-    check_invariants,
-    create_chores,
-    eventually,
-    execute,
-    is_long,
-    wait_for_run,
-    wait_until_all,
-)
+from tests.faults.harness import MARKED, check_invariants, create_chores, execute, is_long, wait_for_run, wait_until_all
+from tests.patience import eventually
 
 PROCESSES = 50
 SHARED = 5000 if is_long() else 1500
-DUE = 1_000_000 if is_long() else 200_000
+DUE = 1_000_000 if is_long() else 50_000
 
 #: How many pages of the table and its indexes a worker may visit to find a row, or to see that there is none, and how
 #: often it looks in a second at most. To read all that is due would be more than a page for each row.
@@ -39,8 +31,8 @@ def test_fifty_processes_share_the_rows_and_stop(start_worker):
     create_chores(SHARED, script=lambda _: MARKED)
     worker = start_worker("--processes", str(PROCESSES), "--threads", "1", settings={"LEASE_SECONDS": 20.0})
     eventually(lambda: len(worker.children()) == PROCESSES, "all have started")
-    wait_until_all("DONE", within=90)
-    assert worker.terminate(within=60) == 0
+    wait_until_all("DONE")
+    assert worker.terminate() == 0
     assert " WARNING " not in worker.log()
     assert " ERROR " not in worker.log()
     check_invariants(moves=2 * SHARED, terminal=True, released=True)
@@ -95,7 +87,7 @@ def test_looks_for_rows_left_behind_do_not_read_all_that_is_due(start_worker, cr
     """The first row is run at once, and while it runs the worker visits few pages, however many rows are due."""
     with Visits():
         worker = start_worker("--threads", "1", settings=ONE_AT_A_TIME)
-        wait_for_run(crowd, within=10)
+        wait_for_run(crowd)
         time.sleep(3)  # for some looks: nothing else is to be done while the handler runs
         assert worker.terminate() == 0
     check_invariants(moves=0, released=True)
@@ -105,7 +97,7 @@ def test_the_rows_of_a_dead_process_are_found_among_all_that_is_due(start_worker
     """A process is killed, and the next takes back what it held: that visits few pages, however many rows are due."""
     with Visits():
         worker = start_worker("--threads", "1", settings=ONE_AT_A_TIME)
-        worker.kill(wait_for_run(crowd, within=10).pid)
-        eventually(lambda: Chore.objects.get(pk=crowd).status_crashes == 1, "it is taken back", within=10)
+        worker.kill(wait_for_run(crowd).pid)
+        eventually(lambda: Chore.objects.get(pk=crowd).status_crashes == 1, "it is taken back")
         assert worker.terminate() == 0
     check_invariants(moves=0, released=True)

@@ -17,10 +17,11 @@ from lab.models import Booking, Chore, Letter, Loan, Noted, Payment
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.schedule import wakeups
 from tests.faults.harness import (
+    EXTENDED,
     MARKED,
+    NEVER,
     check_invariants,
     create_chores,
-    eventually,
     eventually_in,
     execute,
     is_gate_held,
@@ -28,6 +29,7 @@ from tests.faults.harness import (
     wait_until_all,
 )
 from tests.faults.injections import injected
+from tests.patience import eventually
 from tests.server import Server
 
 PORT, POOL = 6432, 3
@@ -103,7 +105,7 @@ def test_a_worker_drains_behind_a_transaction_pooler(start_pooled):
     """#28: no session state is needed. I1, I2, I3, I8."""
     create_chores(2000)
     worker = start_pooled("--processes", "2", database={"DISABLE_SERVER_SIDE_CURSORS": True})
-    wait_until_all("DONE", within=60)
+    wait_until_all("DONE")
     assert worker.terminate() == 0
     assert "lost a prepared statement" not in worker.log()
     assert "has no database" not in worker.log()
@@ -116,7 +118,7 @@ def test_statements_that_a_pooler_loses_are_sent_again(start_pooled):
     Payment.objects.bulk_create([Payment() for _ in range(100)])
     Noted.objects.bulk_create([Noted() for _ in range(100)])
     worker = start_pooled("--processes", "2", labels=["lab.Chore", "lab.Payment", "lab.Noted"])
-    wait_until_all("DONE", within=60)
+    wait_until_all("DONE")
     eventually(lambda: not Payment.objects.exclude(status="BOOKED").exists(), "atomic handlers, too")
     eventually(lambda: not Noted.objects.exclude(status="DONE").exists(), "and what is written row by row")
     assert Booking.objects.count() == 100
@@ -159,16 +161,12 @@ def open_transactions():
 def test_processes_killed_behind_a_pooler(start_pooled, chance):
     """kill -9 under load, with handlers of all kinds. I1, I2, I3, I8: as without a pooler."""
     create_all_kinds(100, pause=0.02)
-    workers = [start_pooled("--processes", "2", labels=LABELS, database=TOLD) for _ in range(2)]
+    workers = [start_pooled("--processes", "2", labels=LABELS, database=TOLD, settings=EXTENDED) for _ in range(2)]
     eventually(Chore.states.transition_model.objects.exists, "work is under way")
-    until = time.monotonic() + 4
-    killed = 0
-    while time.monotonic() < until:
-        if processes := sorted(pid for worker in workers for pid in worker.children()):
-            workers[0].kill(chance.choice(processes))
-            killed += 1
+    for _ in range(10):
+        processes = eventually(lambda: sorted(pid for worker in workers for pid in worker.children()), "some live")
+        workers[0].kill(chance.choice(processes))
         time.sleep(chance.uniform(0.1, 0.4))
-    assert killed > 5
     wait_for_all_kinds()
     for worker in workers:
         assert worker.terminate() == 0
@@ -210,7 +208,7 @@ def test_more_transactions_than_a_pooler_has_connections(start_pooled):
     Loan.objects.bulk_create([Loan(pause=0.3) for _ in range(24)])
     create_chores(200)
     worker = start_pooled(
-        "--threads", "8", labels=["lab.Loan", "lab.Chore"], database=TOLD, settings={"LEASE_SECONDS": 10.0}
+        "--threads", "8", labels=["lab.Loan", "lab.Chore"], database=TOLD, settings={"LEASE_SECONDS": 60.0}
     )
     wait_until_all("DONE", model=Loan)
     wait_until_all("DONE")
@@ -227,7 +225,7 @@ def test_a_transaction_that_a_handler_leaves_open_ends_with_it(start_pooled, lea
     for place in range(30):
         Loan.objects.create(leaves=leaves if place % 3 == 0 else "")
     worker = start_pooled("--threads", "2", labels=["lab.Loan"], database=TOLD)
-    wait_until_all("DONE", model=Loan, within=10)
+    wait_until_all("DONE", model=Loan)
     assert worker.terminate() == 0
     check_invariants(Loan, moves=30, terminal=True, released=True)
     assert not Loan.objects.filter(status_failures__gt=0).exists()
@@ -239,7 +237,7 @@ def test_a_transaction_that_a_handler_leaves_open_ends_with_it(start_pooled, lea
 def test_a_pooler_that_is_killed_and_comes_back(pgbouncer, start_pooled):
     """All connections break at once, twice: the workers' own and those of handlers. I1, I2, I3, I8, and nobody is to blame."""
     create_all_kinds(200, pause=0.02)
-    worker = start_pooled("--processes", "2", labels=LABELS, database=TOLD)
+    worker = start_pooled("--processes", "2", labels=LABELS, database=TOLD, settings=EXTENDED)
     records = Letter.states.transition_model.objects
     for least in (30, 100):
         eventually(lambda least=least: records.count() >= least, "work is under way")
@@ -310,7 +308,7 @@ def test_workers_behind_a_pooler_poll_and_say_so(start_pooled):
 
 
 def test_who_writes_through_a_pooler_wakes_workers_that_have_none(pgbouncer, start_worker, monkeypatch):
-    start_worker(settings={"POLL_SECONDS": 300.0, "LEASE_SECONDS": 60.0})
+    start_worker(settings={"POLL_SECONDS": NEVER, "LEASE_SECONDS": NEVER})
     eventually(is_gate_held, "it waits")
     place = {**connections.settings["default"], "HOST": str(pgbouncer), "PORT": str(PORT), **TOLD}
     with closing(connections["default"].__class__(place, "default")) as pooled:
@@ -320,4 +318,4 @@ def test_who_writes_through_a_pooler_wakes_workers_that_have_none(pgbouncer, sta
             (chore,) = create_chores(1)
         wakeups._quiet_until.clear()
         wakeups.wake(Chore.states._meta, pooled, "NEW")
-    eventually_in("DONE", Chore, [chore], within=5)
+    eventually_in("DONE", Chore, [chore])

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from django.db import connection
 
-from tests.faults.harness import eventually
 from tests.faults.proxy import Proxy
+from tests.patience import PATIENCE, eventually
 
 #: Long enough for an answer that is on its way, on a busy machine.
 A_WHILE = 0.3
@@ -79,13 +79,15 @@ def test_a_client_that_leaves_leaves_the_server_too(connect, proxy):
 def test_latency_counts_each_way(connect, proxy):
     client = connect()
     proxy.latency(0.1)
-    began = time.monotonic()
-    assert answers(client)
-    assert time.monotonic() - began >= 0.2
+
+    def seconds():
+        began = time.monotonic()
+        assert answers(client)
+        return time.monotonic() - began
+
+    assert seconds() >= 0.2
     proxy.latency(0)
-    began = time.monotonic()
-    assert answers(client)
-    assert time.monotonic() - began < 0.2
+    assert min(seconds() for _ in range(20)) < 0.2
 
 
 def test_silence_falls_on_the_connections_there_are(connect, proxy):
@@ -95,7 +97,7 @@ def test_silence_falls_on_the_connections_there_are(connect, proxy):
     assert not hears_something(old)
     assert answers(connect())
     proxy.speak()
-    assert hears_something(old, 5), "what was said in the silence is forwarded in the end"
+    assert hears_something(old, PATIENCE), "what was said in the silence is forwarded in the end"
 
 
 def test_in_the_silence_nobody_learns_that_the_other_has_gone(connect, proxy):
@@ -144,7 +146,7 @@ def test_a_connection_that_hung_goes_on_after_the_silence(connect, proxy):
     thread.start()
     eventually(lambda: proxy.connections() == 1, "it knocks")
     proxy.speak()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert found == [True]
 
 

@@ -9,26 +9,28 @@ import pytest
 
 from lab.models import Bale, Footprint
 from statemachine_fields.schedule import wakeups
-from statemachine_fields.worker.levels import LEARN_EVERY
 from tests.faults.harness import (
-    CONSTANTS,
-    SETTINGS,
+    BRIEF,
+    EXTENDED,
+    NEVER,
     check_invariants,
-    eventually,
     eventually_in,
     execute,
     is_gate_held,
     locking,
     wait_until_all,
 )
+from tests.patience import eventually
 
 LABELS = ["lab.Bale"]
 #: One handler at a time, so that the order in which they run is that of the rows.
 ONE = ("--processes", "1", "--threads", "1")
 #: How long a handler of a slow row takes.
 SLOW = 0.3
-#: What "at once" may take on a machine that is busy with other tests.
-SOON = 5.0
+#: Rows that wait behind others of their process are not given back, after which less urgent ones may have been claimed.
+UNHURRIED = {"inflight.KEPT_WAITING": NEVER, "inflight.STALLED": NEVER}
+#: However often a row is left behind, it is not given up.
+OFTEN = EXTENDED | {"MAX_CRASHES": 1000}
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ class TestOrder:
         keys = create(
             *[{"priority": chance.randint(-3, 3), "queue": chance.choice(["", "a", "b"])} for _ in range(200)]
         )
-        start(*ONE)
+        start(*ONE, constants=UNHURRIED)
         wait_until_all("DONE", model=Bale)
         assert ran() == in_order(keys)
 
@@ -73,7 +75,7 @@ class TestOrder:
             *[{"priority": chance.randint(-3, 3), "queue": chance.choice(["a", "b", "c"])} for _ in range(200)]
         )
         others = create({"queue": "d", "priority": 9}, {"queue": ""})
-        start(*ONE, "--queue", "c", "--queue", "a", "--queue", "b")
+        start(*ONE, "--queue", "c", "--queue", "a", "--queue", "b", constants=UNHURRIED)
         eventually_in("DONE", Bale, keys)
         assert ran() == in_order(keys)
         assert {*Bale.objects.filter(pk__in=others).values_list("status", flat=True)} == {"DOING"}
@@ -84,10 +86,12 @@ class TestOrder:
         for _ in range(3):
             start("--processes", "1", "--threads", "1", "--queue", "a", "--queue", "b")
         wait_until_all("DONE", model=Bale)
-        places = {key: place for place, key in enumerate(ran())}
+        # By the claims: what one worker has claimed may be run long after what another has, if the machine is busy.
+        claimed = dict(Bale.objects.values_list("pk", "status_claimed_at"))
+        places = {key: place for place, key in enumerate(sorted(keys, key=lambda key: claimed[key]))}
         means = [sum(places[key] for key in keys[level::4]) / 100 for level in range(4)]
         assert means == sorted(means, reverse=True)
-        assert len(places) == len(ran()) == 400
+        assert len({*ran()}) == len(ran()) == 400
 
     def test_a_row_of_a_known_priority_is_next(self, start):
         create({"priority": 9, "script": "slow"}, *[{}] * 12, script="slow")
@@ -101,8 +105,9 @@ class TestOrder:
         eventually(lambda: urgent in ran(), "it is run")
         assert ran().index(urgent) <= before + 1
 
-    def test_a_row_of_a_new_priority_counts_within_a_second(self, start):
-        create(*[{}] * 25, script="slow")
+    def test_a_row_of_a_new_priority_does_not_wait_for_all_that_were_there_before(self, start):
+        """How soon it is next is up to the database, which has to be asked: a second, where it answers at once."""
+        others = create(*[{}] * 60, script="slow")
         start(*ONE)
         eventually(lambda: len(ran()) >= 2, "it is busy")
         for priority in (9, -4, 100):
@@ -111,8 +116,7 @@ class TestOrder:
             if priority < 0:
                 continue
             eventually(lambda: new in ran(), "it is run")  # noqa: B023
-            # As many as run in that time, the one that runs when it ends, and one that was claimed by then.
-            assert ran().index(new) <= before + LEARN_EVERY / SLOW + 2
+            assert ran().index(new) < before + len(others) // 3
 
     def test_a_priority_that_changes_while_rows_wait_counts(self, start):
         keys = create(*[{"priority": 5}] * 40, {"priority": 0}, script="slow")  # more than run until it is found out
@@ -125,13 +129,15 @@ class TestOrder:
 
 class TestQueues:
     def test_one_that_is_full_holds_up_no_other(self, start):
-        full = create(*[{"queue": "full", "priority": 9}] * 12, script="slow")
+        full = create(*[{"queue": "full", "priority": 9}] * 12, script="hang")
         others = create(*[{"queue": "free"}] * 40, *[{"queue": ""}] * 10)
-        start(
+        worker = start(
             "--processes", "1", "--threads", "2", "--queue", "full=1", "--queue", "free", "--queue", "default"
         )  # fmt: skip
         eventually_in("DONE", Bale, others)
-        assert Bale.objects.filter(pk__in=full, status="DONE").count() < 6
+        assert not Bale.objects.filter(pk__in=full, status="DONE").exists()
+        Bale.objects.update(script="")
+        worker.kill(worker.children()[0])
         eventually_in("DONE", Bale, full)
         check_invariants(Bale, terminal=True)
 
@@ -160,12 +166,12 @@ class TestQueues:
 
 
 class TestDeaths:
-    def hold(self, start, *arguments, queues=("", "a", "b")):
+    def hold(self, start, *arguments, queues=("", "a", "b"), **settings):
         """Start a worker whose process runs rows of many levels that never end, and return it with their keys."""
         keys = create(
             *[{"priority": place - 3, "queue": queues[place % len(queues)]} for place in range(6)], script="hang"
         )
-        worker = start("--processes", "1", "--threads", "6", *arguments)
+        worker = start("--processes", "1", "--threads", "6", *arguments, settings=settings)
         eventually(lambda: len(ran()) >= 6, f"all run:\n{worker.log()}")
         Bale.objects.update(script="")
         return worker, keys
@@ -174,34 +180,32 @@ class TestDeaths:
         "arguments", [(), ("--queue", "default", "--queue", "a", "--queue", "b=6")], ids=["all", "some"]
     )
     def test_what_a_killed_process_held_is_run_again_at_once_in_all_levels(self, start, arguments):
-        worker, keys = self.hold(start, *arguments)
+        worker, keys = self.hold(start, *arguments, LEASE_SECONDS=NEVER)
         create(*[{"priority": place % 9 - 4, "queue": "a"} for place in range(60)])
         (pid,) = worker.children()
         worker.kill(pid)
-        eventually_in("DONE", Bale, keys, within=SETTINGS["LEASE_SECONDS"] + SOON)
+        eventually_in("DONE", Bale, keys)
         wait_until_all("DONE", model=Bale)
         assert worker.terminate() == 0
         check_invariants(Bale, terminal=True, released=True)
 
     def test_what_a_host_held_that_vanished_is_run_by_another_after_the_lease(self, start):
-        lost, keys = self.hold(start)
+        lost, keys = self.hold(start, **BRIEF)
         other = start("--queue", "default", "--queue", "a", "--queue", "b")
         other.wait_for_log("Serving")
         lost.kill_all()
-        within = SETTINGS["LEASE_SECONDS"] + CONSTANTS["claiming.SUSPECTS_EVERY"] + SOON
-        eventually_in("DONE", Bale, keys, within=within)
+        eventually_in("DONE", Bale, keys)
         assert {*Bale.objects.filter(pk__in=keys).values_list("status_crashes", flat=True)} == {0}
         assert other.terminate() == 0
         check_invariants(Bale, terminal=True, released=True)
 
     def test_also_if_they_have_changed_their_queue_and_priority_meanwhile(self, start):
-        lost, keys = self.hold(start, queues=("a",))
+        lost, keys = self.hold(start, queues=("a",), **BRIEF)
         create(*[{"queue": "b", "priority": 50}] * 40)
         Bale.objects.filter(pk__in=keys).update(queue="b", priority=50)
         lost.kill_all()
         other = start("--queue", "b")
-        within = SETTINGS["LEASE_SECONDS"] + CONSTANTS["claiming.SUSPECTS_EVERY"] + SOON
-        eventually_in("DONE", Bale, keys, within=within)
+        eventually_in("DONE", Bale, keys)
         assert other.terminate() == 0
         check_invariants(Bale, terminal=True, released=True)
 
@@ -211,7 +215,7 @@ class TestDeaths:
             status="NEW",
         )
         queues = ("--queue", "default=1", "--queue", "a", "--queue", "b", "--queue", "c=2")
-        workers = [start("--processes", "2"), start("--processes", "1", *queues)]
+        workers = [start("--processes", "2", settings=OFTEN), start("--processes", "1", *queues, settings=OFTEN)]
         until = time.monotonic() + 6
         while time.monotonic() < until:
             time.sleep(chance.uniform(0.1, 0.5))
@@ -235,7 +239,7 @@ class TestWakeUps:
     @pytest.fixture
     def start_idle(self, start):
         def start_idle(*arguments):
-            worker = start(*arguments, settings={"POLL_SECONDS": 300.0, "LEASE_SECONDS": 60.0})
+            worker = start(*arguments, settings={"POLL_SECONDS": NEVER, "LEASE_SECONDS": NEVER})
             eventually(is_gate_held, f"it waits:\n{worker.log()}")
             return worker
 
@@ -256,7 +260,7 @@ class TestWakeUps:
         for priority in (0, 7, -2):
             wakeups._quiet_until.clear()
             row = Bale.objects.create(queue=queue, priority=priority)
-            eventually_in("DONE", Bale, [row.pk], within=SOON)
+            eventually_in("DONE", Bale, [row.pk])
 
     def test_a_row_of_another_queue_wakes_nobody(self, start_idle):
         start_idle("--queue", "a")
@@ -272,5 +276,5 @@ class TestWakeUps:
         create({"queue": "b", "priority": 9}, {"queue": ""})
         start_idle("--queue", "a")
         row = Bale.objects.create(queue="a")
-        eventually_in("DONE", Bale, [row.pk], within=SOON)
+        eventually_in("DONE", Bale, [row.pk])
         eventually(is_gate_held, "it waits again")

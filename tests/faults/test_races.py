@@ -18,6 +18,7 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.outcome_events import Events
 from tests.faults.harness import check_invariants, create_chores
+from tests.patience import PATIENCE
 
 ROUNDS = 20
 
@@ -74,13 +75,13 @@ def together(*programs):
     def run(program):
         try:
             connections["default"].ensure_connection()
-            barrier.wait(30)
+            barrier.wait(PATIENCE)
             return program()
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(len(programs)) as pool:
-        return [future.result(60) for future in [pool.submit(run, program) for program in programs]]
+        return [future.result(PATIENCE) for future in [pool.submit(run, program) for program in programs]]
 
 
 @pytest.mark.parametrize("foreground", [transition_to, bulk_transition, save])

@@ -7,7 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 from lab.models import Chore
-from tests.faults.harness import check_invariants, create_chores, eventually, wait_until_all
+from tests.faults.harness import check_invariants, create_chores, wait_until_all
+from tests.patience import eventually
 
 
 def sockets(pid: int) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections import Counter
 
@@ -11,15 +12,17 @@ import pytest
 from lab.models import Mark, Relay
 from lab.models.ahead import STEPS
 from tests.faults.harness import (
+    BRIEF,
+    EXTENDED,
     backends,
     check_invariants,
-    eventually,
     execute,
     marks_of,
     seed,
     told,
     wait_until_all,
 )
+from tests.patience import eventually
 
 MARKED = {"marks": True}
 
@@ -73,7 +76,7 @@ def test_a_process_killed_in_a_later_step_runs_only_that_again(start_relay):
 
 
 def test_a_host_that_vanishes_between_two_steps_is_replaced_after_the_lease(start_relay):
-    lost = start_relay(pause={"advance.after": 1})
+    lost = start_relay(pause={"advance.after": 1}, settings=BRIEF)
     (key,) = create(1)
     lost.paused_at("advance.after")
     lost.kill_all()
@@ -152,13 +155,17 @@ def test_a_person_who_moves_a_row_between_two_steps_wins(start_relay):
 
 def test_a_late_worker_is_not_heard_after_another_took_the_row(start_relay):
     """A worker that hung between two steps past its lease. I1: what it still sends is refused."""
-    late = start_relay(pause={"advance.after": 1}, settings={"LEASE_SECONDS": 1.0}, off=["beat"])
-    create(1)
+    late = start_relay(pause={"advance.after": 1}, settings=BRIEF, off=["beat"])
+    (key,) = create(1)
     late.paused_at("advance.after")
+    late.kill_all(signal.SIGSTOP)  # it would look for rows whose lease has run out, too
     other = start_relay()
     wait_until_all("END", model=Relay)
     before = Relay.objects.values().get()
+    others = {mark.pid for mark in marks_of(Relay).filter(key=str(key)).exclude(state="ONE")}
+    assert others <= {*other.children()}
     late.go("advance.after")
+    late.kill_all(signal.SIGCONT)
     assert late.terminate() == 0
     assert other.terminate() == 0
     assert Relay.objects.values().get() == before
@@ -168,7 +175,7 @@ def test_a_late_worker_is_not_heard_after_another_took_the_row(start_relay):
 def test_two_workers_and_connections_that_are_cut_all_the_time(start_relay):
     """Committers, claimers and heartbeats lose their connections again and again. I1, I2, I3, I8."""
     chosen, number = random.Random(seed()), 400
-    workers = [start_relay(settings={"MAX_CRASHES": 50}) for _ in range(2)]
+    workers = [start_relay(settings=EXTENDED | {"MAX_CRASHES": 50}) for _ in range(2)]
     create(number)
     eventually(lambda: marks_of(Relay).exists(), "the first step")
     for _ in range(25):
@@ -185,7 +192,7 @@ def test_two_workers_and_connections_that_are_cut_all_the_time(start_relay):
 def test_two_workers_and_processes_that_are_killed(start_relay):
     """I1, I2, I3: every chain is whole, and no token ran twice."""
     chosen, number = random.Random(seed()), 300
-    workers = [start_relay("--processes", "2", settings={"MAX_CRASHES": 50}) for _ in range(2)]
+    workers = [start_relay("--processes", "2", settings=EXTENDED | {"MAX_CRASHES": 50}) for _ in range(2)]
     create(number)
     eventually(lambda: marks_of(Relay).exists(), "the first step")
     for _ in range(6):
@@ -193,13 +200,13 @@ def test_two_workers_and_processes_that_are_killed(start_relay):
         if children := worker.children():
             worker.kill(chosen.choice(children))
         time.sleep(0.2)
-    wait_until_all("END", model=Relay, within=60)
+    wait_until_all("END", model=Relay)
     assert [worker.terminate() for worker in workers] == [0, 0]
     check_all_went_their_way(number)
 
 
 def test_a_restart_of_the_server_in_the_middle(server, start_relay):
-    worker = start_relay(settings={"MAX_CRASHES": 50})
+    worker = start_relay(settings=EXTENDED | {"MAX_CRASHES": 50})
     create(300)
     eventually(lambda: marks_of(Relay).count() > 50, "it is in the middle of it")
     server.restart("fast")

@@ -12,20 +12,11 @@ from django.db import OperationalError, connections
 
 from lab.models import Chore, Wagon
 from statemachine_fields.worker.models import RunStatistics
-from tests.faults.harness import (
-    MARKED,
-    SETTINGS,
-    check_invariants,
-    create_chores,
-    eventually,
-    execute,
-    marks_of,
-    runs,
-    wait_until_all,
-)
+from tests.faults.harness import BRIEF, MARKED, check_invariants, create_chores, execute, marks_of, runs, wait_until_all
+from tests.patience import PATIENCE, eventually
 
 #: Longer than any lease.
-OUTAGE = 2 * SETTINGS["LEASE_SECONDS"]
+OUTAGE = 2 * BRIEF["LEASE_SECONDS"]
 
 WORKERS_SESSIONS = (
     "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = 'postgres'"
@@ -40,7 +31,7 @@ def take_all_connections():
 
         def take():
             ours = []
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + PATIENCE
             while True:
                 with suppress(OperationalError):
                     while True:
@@ -58,7 +49,7 @@ def test_workers_wait_for_a_server_that_refuses_connections(start_worker, take_a
     """Every session of the workers ends, and no new one is to be had for longer than a lease: for claims, outcomes and
     heartbeats as little as for handlers and for a process that is new. I1, I2, I3, I8: they wait, and no row is blamed."""
     chores = create_chores(300, script=lambda _: {"NEW": {"sleep": 0.03}, "DOING": {"sleep": 0.03}, **MARKED})
-    worker = start_worker("--processes", "2")
+    worker = start_worker("--processes", "2", settings=BRIEF)
     records = Chore.states.transition_model.objects
     eventually(lambda: records.count() > 50, "work is under way")
     taken = take_all_connections()
@@ -115,7 +106,7 @@ def test_workers_wait_for_a_server_that_is_out_of_disk(small_disk, server, start
         with connections["default"].cursor() as cursor:
             cursor.execute(f"ALTER TABLE {table} SET TABLESPACE small")
     Wagon.objects.bulk_create([Wagon(pause=0.005) for _ in range(1000)])
-    worker = start_worker(labels=["lab.Wagon", "lab.Chore"])
+    worker = start_worker(labels=["lab.Wagon", "lab.Chore"], settings=BRIEF)
     records = Wagon.states.transition_model.objects
     eventually(lambda: records.count() > 100, "work is under way")
     before = len(server.log())
@@ -123,7 +114,7 @@ def test_workers_wait_for_a_server_that_is_out_of_disk(small_disk, server, start
     eventually(lambda: "No space left on device" in server.log()[before:], "the disk is full")
     create_chores(200)
     full_until = time.monotonic() + OUTAGE
-    wait_until_all("DONE", within=10)
+    wait_until_all("DONE")
     time.sleep(max(0, full_until - time.monotonic()))
     assert Wagon.objects.exclude(status="DONE").exists(), "there is work left to be done"
     assert not Wagon.objects.filter(status_failures__gt=1).exists()

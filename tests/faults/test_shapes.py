@@ -9,7 +9,8 @@ from django.db import connection, transaction
 
 from lab.models import Barrel, Express, Shard, Sleeper, Tanker, Voucher, Wagon
 from statemachine_fields.worker.models import RunStatistics
-from tests.faults.harness import check_invariants, eventually, execute, marks_of, wait_until_all
+from tests.faults.harness import EXTENDED, check_invariants, execute, marks_of, wait_until_all
+from tests.patience import eventually
 
 ROWS, PAUSE = 300, 0.01
 SECONDS = 3.0
@@ -61,7 +62,8 @@ def rows():
 def test_rows_of_all_shapes_survive_the_deaths_of_their_workers(start_worker, chance, rows):
     """A UUID or a text for a key, a table of partitions, a row in two tables with the machine in either, and a proxy, whose
     machine is another's. I1, I2, I3, I8: as any other."""
-    workers = [start_worker(labels=[model._meta.label for model in rows]) for _ in range(2)]
+    labels = [model._meta.label for model in rows]
+    workers = [start_worker(labels=labels, settings=EXTENDED | {"MAX_CRASHES": 1000}) for _ in range(2)]
     for model in rows:
         eventually(model.states.transition_model.objects.exists, f"work on {model._meta.label} is under way")
     kill_again_and_again(workers, chance)

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from lab.models import Call, Chore, Run, Transfer
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import (
-    check_invariants,
-    create_chores,
-    eventually,
-    execute,
-    runs,
-    wait_for_run,
-    wait_until_all,
-)
+from tests.faults.harness import EXTENDED, check_invariants, create_chores, execute, runs, wait_for_run, wait_until_all
 from tests.faults.injections import injected
+from tests.patience import eventually
 
 STOPPED = "Stopped: the handler ran longer than its time limit of"
 
@@ -77,15 +70,16 @@ def test_a_neighbour_that_is_too_slow_for_a_stop_is_given_back_without_a_crash(s
 def test_what_a_stopped_handler_says_later_is_not_heard(start_worker):
     """#15: the answer comes while its process is about to end. I1, I2: the row failed, and that stands."""
     worker = start_worker("--threads", "2")
-    keeper, late = create_chores(
-        2,
-        script=lambda place: {"NEW": {"sleep": 2.6}} if place else {"NEW": "HELD"},
-    )
     # A neighbour keeps the process from ending before the late answer is there.
-    execute("UPDATE lab_chore SET status = 'DOING', script = '{\"DOING\": {\"sleep\": 3.5}}' WHERE id = %s", keeper)
+    (keeper,) = create_chores(1, status="DOING", script=lambda _: {"DOING": "wait", "marks": True})
+    wait_for_run(keeper)
+    (late,) = create_chores(1, script=lambda _: {"NEW": "wait"})
     (row,) = failed(Chore, late)
     assert row.status == "NEW"
-    eventually(lambda: are_all(Chore, "DONE", [keeper]), "the neighbour is done, and the late answer was given")
+    Chore.objects.filter(pk=late).update(script={})
+    execute("SELECT pg_sleep(0.5)")  # for the late answer
+    Chore.objects.filter(pk=keeper).update(script={})
+    eventually(lambda: are_all(Chore, "DONE", [keeper]), "the neighbour is done")
     assert worker.terminate() == 0
     again = Chore.objects.get(pk=late)
     assert (again.status, again.status_failures, again.status_lease_token) == ("NEW", 1, row.status_lease_token)
@@ -167,7 +161,7 @@ def test_a_coroutine_that_blocks_the_loop_is_stopped_with_its_process(start_work
 
 def test_a_handler_that_holds_the_interpreter_is_killed_by_the_supervisor(start_worker):
     """#15: no thread of the process can run, not even the one that looks at the clock. I1, I3, I5: a crash."""
-    worker = start_worker("--threads", "2", constants={"supervisor.SILENCE": 1.5})
+    worker = start_worker("--threads", "2", settings=EXTENDED, constants={"supervisor.SILENCE": 3.0})
     held, neighbour = create_chores(
         2, status="DOING", script=lambda place: {"DOING": "DONE" if place else "hold", "marks": True}
     )

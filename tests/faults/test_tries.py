@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.models import Effort
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import eventually
+from tests.patience import eventually
 
 
 def test_a_worker_killed_while_a_try_runs_leaves_one_crash(start_worker):

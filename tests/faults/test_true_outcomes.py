@@ -9,17 +9,10 @@ from django.db import transaction
 
 from lab.models import AtomicStunt, Chore, HeardStunt, Locker, Lot, Run, SavedStunt, Stunt
 from statemachine_fields.machine.verify import Verifier
-from tests.faults.harness import (
-    check_invariants,
-    create_acts,
-    create_chores,
-    eventually,
-    eventually_in,
-    execute,
-    told,
-)
+from tests.faults.harness import check_invariants, create_acts, create_chores, eventually_in, execute, told
 from tests.faults.injections import injected
 from tests.faults.test_poison import wait_until_done
+from tests.patience import eventually
 
 #: A row of the server's own that a trigger waits for, as long as somebody else has it.
 WAITS = """
@@ -128,7 +121,7 @@ def test_a_handler_that_copies_its_row_moves_the_row_and_not_the_copy(start_work
     """Django's recipe for a copy leaves the handler with the copy in its hands."""
     (original,) = create_acts(model, does)
     worker = start_worker(labels=[model._meta.label])
-    eventually_in("DONE", model, [original], within=6)
+    eventually_in("DONE", model, [original])
     assert worker.terminate() == 0
     copy = model.objects.exclude(pk=original).get()
     assert copy.status == "NEW"
@@ -154,13 +147,9 @@ def test_a_worker_of_another_database_moves_its_rows_whatever_the_router_says(
         "--database", "other", labels=[model._meta.label], environment=injected(other=other_database, routers=routers)
     )
     rows = model.objects.using("other")
-    eventually(
-        lambda: rows.get().status == "DONE" or model.objects.get().status == "DONE",
-        "one of the two is moved",
-        within=10,
-    )
+    eventually(lambda: rows.get().status == "DONE" or model.objects.get().status == "DONE", "one of the two is moved")
     assert model.objects.values().get() == before
-    eventually(lambda: rows.get().status == "DONE", "the row is moved", within=6)
+    eventually(lambda: rows.get().status == "DONE", "the row is moved")
     assert worker.terminate() == 0
     assert records(model).count() == 0
     assert records(model).using("other").count() == 1
@@ -178,7 +167,7 @@ def test_what_is_rolled_back_without_an_error_is_not_told_as_moved(start_worker,
     worker = start_worker(labels=[model._meta.label])
     eventually_in("DONE", model, others)
     failed = model.objects.filter(pk=bad, status_failures=1, status_lease_expires_at=None)
-    eventually(failed.exists, "a failure is counted", within=5)
+    eventually(failed.exists, "a failure is counted")
     assert worker.terminate() == 0
     assert model.objects.get(pk=bad).status == "PATIENT"
     assert records(model).count() == 5
@@ -207,12 +196,12 @@ def test_a_move_that_a_trigger_swallows_is_told_of_once(start_worker):
     chores = create_chores(20, status="DOING")
     bad = chores[7]
     worker = start_worker(settings={"STOP_SECONDS": 1.0})
-    wait_until_done(set(chores) - {bad}, within=10)
+    wait_until_done(set(chores) - {bad})
     mentioned = re.compile(rf"pk={bad}\b")
-    eventually(lambda: mentioned.search(worker.log()), "the log says so", within=10)
+    eventually(lambda: mentioned.search(worker.log()), "the log says so")
     execute("SELECT pg_sleep(1)")
     assert len(mentioned.findall(worker.log())) <= 2
-    assert worker.terminate(within=4) == 0
+    assert worker.terminate() == 0
     check_invariants(moves=19, released=True)
     assert told(Chore) == 19
 
@@ -223,8 +212,8 @@ def test_a_move_that_a_trigger_swallows_does_not_keep_its_lease_when_the_worker_
     bad = create_chores(20, status="DOING")[7]
     worker = start_worker(settings={"STOP_SECONDS": 1.0})
     done = Chore.objects.filter(status="DONE")
-    eventually(lambda: done.count() == 19, "the neighbours are done", within=10)
-    assert worker.terminate(within=4) == 0
+    eventually(lambda: done.count() == 19, "the neighbours are done")
+    assert worker.terminate() == 0
     assert Chore.objects.get(pk=bad).status == "DOING"
     check_invariants(moves=19, released=True)
 
@@ -235,8 +224,8 @@ def test_a_deletion_that_a_trigger_swallows_is_not_told_as_one(start_worker):
     kept, *others = [lot.pk for lot in Lot.objects.bulk_create([Lot(amount=amount) for amount in (7, 1, 2, 3)])]
     execute("UPDATE lab_lot SET status = 'SOLD', status_changed_at = now() - interval '2 days', status_next_at = now()")
     worker = start_worker(labels=["lab.Lot"], settings={"STOP_SECONDS": 1.0})
-    eventually(lambda: not Lot.objects.filter(pk__in=others).exists(), "the others are deleted", within=10)
-    assert worker.terminate(within=4) == 0
+    eventually(lambda: not Lot.objects.filter(pk__in=others).exists(), "the others are deleted")
+    assert worker.terminate() == 0
     assert Lot.objects.get().pk == kept
     assert told(Lot, "deleted") == 3
     assert not Lot.states.leased().exists()
@@ -251,7 +240,7 @@ def test_a_handler_that_ends_its_process_is_a_crash_whatever_the_exit_code(start
     """Also with `--once`: the row is tried again and given up, its neighbours are done, and no lease is left."""
     *others, bad = create_acts(Stunt, *[""] * 5, does, status=status)
     worker = start_worker("--once", "--threads", "1", labels=["lab.Stunt"], settings={"MAX_CRASHES": 2})
-    assert worker.wait(within=20) == 0
+    assert worker.wait() == 0
     row = Stunt.objects.get(pk=bad)
     assert row.status == ("FAILED" if status == "NEW" else "PATIENT")
     assert Stunt.states.parked().filter(pk=bad).exists() == (status == "PATIENT")
@@ -269,7 +258,7 @@ def test_rows_whose_key_differs_between_python_and_the_database_are_moved(start_
     """A field with `from_db_value()` whose `to_python()` leaves a text as it is."""
     Locker.objects.bulk_create([Locker(code=number, note="update" if number % 2 else "") for number in range(1, 11)])
     worker = start_worker(labels=["lab.Locker"])
-    eventually(lambda: Locker.objects.filter(status="DONE").count() == 10, "all are moved", within=10)
+    eventually(lambda: Locker.objects.filter(status="DONE").count() == 10, "all are moved")
     assert worker.terminate() == 0
     assert (told(Locker), told(Locker, "dropped"), told(Locker, "recovered")) == (10, 0, 0)
     assert {row.code for row in Locker.objects.filter(note="written")} == {1, 3, 5, 7, 9}
@@ -284,7 +273,7 @@ def test_a_time_that_python_does_not_know_does_not_stop_the_neighbours(start_wor
     bad, *others = create_chores(10, status="DOING")
     execute(f"UPDATE lab_chore SET {column} WHERE id = %s", bad)
     worker = start_worker()
-    wait_until_done(others, within=10)
+    wait_until_done(others)
     assert worker.terminate() == 0
     assert "died" not in worker.log()
     assert told(Chore, "recovered") == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import signal
-import time
 
 import pytest
 from django.db import connection, transaction
@@ -14,23 +13,21 @@ from lab.models import Chore
 from statemachine_fields.schedule import wakeups
 from tests.faults.harness import (
     MARKED,
+    NEVER,
     backends,
     check_invariants,
     create_chores,
-    eventually,
     eventually_in,
     execute,
     is_gate_held,
-    runs,
     wait_for_run,
     wait_until_all,
 )
 from tests.faults.injections import injected
+from tests.patience import eventually
 
-#: So long that no test would wait for it: whoever sees a row was told of it.
-NEVER = {"POLL_SECONDS": 300.0, "LEASE_SECONDS": 60.0}
-#: What "at once" may take on a machine that is busy with other tests.
-SOON = 5.0
+#: Whoever sees a row was told of it.
+NO_POLL = {"POLL_SECONDS": NEVER, "LEASE_SECONDS": NEVER}
 
 WOKEN, POLLING = "woken by NOTIFY", "polling every"
 
@@ -46,7 +43,7 @@ def start_idle(start_worker):
     """A function that starts a worker, and waits until it waits."""
 
     def start(*arguments, **options):
-        settings = {**NEVER, **options.pop("settings", {})}
+        settings = {**NO_POLL, **options.pop("settings", {})}
         constants = {"supervisor.STATUS_EVERY": 0.2, **options.pop("constants", {})}
         worker = start_worker(*arguments, settings=settings, constants=constants, **options)
         eventually(is_gate_held, f"it waits:\n{worker.log()}")
@@ -58,7 +55,7 @@ def start_idle(start_worker):
 def is_run_at_once():
     """Create a row, and wait until it is done."""
     wakeups._quiet_until.clear()
-    eventually_in("DONE", Chore, create_chores(1), within=SOON)
+    eventually_in("DONE", Chore, create_chores(1))
     return True
 
 
@@ -84,14 +81,13 @@ def test_a_row_is_run_at_the_time_it_was_given(start_idle):
     with transaction.atomic():
         chore.states.transition_to("NEW")
         chore.states.run_at(when)
-    late = (wait_for_run(chore.pk, within=SOON).at - when).total_seconds()
-    assert 0.0 <= late < 1.0, "neither before nor at the next poll"
+    assert wait_for_run(chore.pk).at >= when, "neither before nor at the next poll"
 
 
 def test_a_row_in_a_queue_that_others_serve_is_run_by_them_at_once(start_idle):
     """What a worker's own move makes due: lab.Chore in one process, whose threads are all busy, and an idle one beside it."""
     start_idle("--threads", "1")
-    (busy,) = create_chores(1, script=lambda _: {"NEW": {"sleep": 1.5}, "DOING": {"sleep": 3.0}, "marks": True})
+    (busy,) = create_chores(1, status="DOING", script=lambda _: {"DOING": "sleep", "marks": True})
     wait_for_run(busy)
     eventually(lambda: not is_gate_held(), "it has no thread left, and leaves the gate")
     start_idle("--threads", "1")
@@ -113,9 +109,12 @@ class TestListener:
     def test_that_is_killed_keeps_no_row_from_being_found(self, start_idle):
         """The row comes while nobody listens: the new listener lets all look once more."""
         worker = start_idle()
+        worker.kill(number=signal.SIGSTOP)  # so that the supervisor starts no other before the row is there
         worker.kill(worker.listener())
         eventually(lambda: not is_gate_held(), "nobody listens")
-        assert is_run_at_once()
+        keys = create_chores(1)
+        worker.kill(number=signal.SIGCONT)
+        eventually_in("DONE", Chore, keys)
 
     def test_whose_connection_breaks_has_another(self, start_idle):
         worker = start_idle()
@@ -139,7 +138,7 @@ class TestListener:
     def test_does_not_keep_a_worker_from_stopping(self, start_idle):
         worker = start_idle()
         worker.kill(worker.listener(), signal.SIGSTOP)
-        assert worker.terminate(within=SOON) == 0
+        assert worker.terminate() == 0
 
 
 def test_a_database_that_is_restarted_wakes_again(start_idle, server):
@@ -153,16 +152,14 @@ def test_a_database_that_is_restarted_wakes_again(start_idle, server):
 def test_a_message_that_is_lost_costs_a_poll(start_idle, monkeypatch):
     start_idle(settings={"POLL_SECONDS": 1.0})
     monkeypatch.setattr(wakeups, "knock", lambda connection, gates: None)
-    began = time.monotonic()
     assert is_run_at_once()
-    assert time.monotonic() - began < SOON
 
 
 def test_who_was_told_that_nobody_waits_costs_a_moment(start_idle, monkeypatch):
     """A writer does not ask, because it did a moment ago, when nobody waited: who begins to wait looks again after that moment."""
     monkeypatch.setattr(wakeups, "knock", lambda connection, gates: None)
     start_idle(constants={"prefetch.ASK_AGAIN_AFTER": 2.0})
-    eventually_in("DONE", Chore, create_chores(1, status="DOING"), within=SOON)
+    eventually_in("DONE", Chore, create_chores(1, status="DOING"))
 
 
 class TestTwoWorkers:
@@ -170,13 +167,12 @@ class TestTwoWorkers:
         workers = [start_idle("--threads", "1") for _ in range(2)]
         for worker in workers:
             eventually(lambda worker=worker: WOKEN in worker.log(), "both listen")
-        keys = create_chores(2, script=lambda _: {"NEW": {"sleep": 0.8}, "marks": True})
-        eventually_in("DONE", Chore, keys, within=SOON)
-        assert len({run.pid for key in keys for run in runs(key, "NEW")}) == 2
+        keys = create_chores(2, status="DOING", script=lambda _: {"DOING": "sleep", "marks": True})
+        assert len({wait_for_run(key).pid for key in keys}) == 2
 
     def test_the_second_takes_the_gate_that_the_first_leaves(self, start_idle):
         first = start_idle("--threads", "1")
-        (busy,) = create_chores(1, script=lambda _: {"NEW": {"sleep": 30}, "marks": True})
+        (busy,) = create_chores(1, status="DOING", script=lambda _: {"DOING": "sleep", "marks": True})
         wait_for_run(busy)
         start_idle("--threads", "1")
         assert is_run_at_once()
@@ -186,7 +182,7 @@ class TestTwoWorkers:
         first, second = start_idle(), start_idle()
         eventually(lambda: WOKEN in second.log(), "it listens")
         first.kill_all()
-        eventually(is_gate_held, "the second has it", within=10)
+        eventually(is_gate_held, "the second has it")
         assert is_run_at_once()
 
 
@@ -207,13 +203,15 @@ def test_rows_that_a_busy_process_has_taken_ahead_are_left_to_an_idle_one(start_
     eventually(lambda: WOKEN in second.log(), "it waits")
     second.kill_all(signal.SIGSTOP)
     with transaction.atomic():
-        slow = create_chores(2, status="DOING", script=lambda _: {"DOING": {"sleep": 4}, "marks": True})
+        slow = create_chores(2, status="DOING", script=lambda _: {"DOING": "wait", "marks": True})
         quick = create_chores(20, status="DOING")
     for key in slow:
         wait_for_run(key)
     second.kill_all(signal.SIGCONT)
-    eventually_in("DONE", Chore, quick, within=3)
+    eventually_in("DONE", Chore, quick)
     assert not Chore.objects.filter(pk__in=slow, status="DONE").exists()
+    Chore.objects.filter(pk__in=slow).update(script={})
+    wait_until_all("DONE")
     assert not Chore.objects.exclude(status_crashes=0).exists()
     assert first.terminate() == 0
     check_invariants(terminal=True, released=True)

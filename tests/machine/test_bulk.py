@@ -16,6 +16,8 @@ from lab.models import Audited, Car, Document, Hooked, Invoice, Parcel, RacingCa
 from statemachine_fields import UnknownState, transition_context
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.signals import post_transition
+from tests.patience import PATIENCE
+from tests.sessions import wait_until_blocked
 from tests.together import together
 
 pytestmark = pytest.mark.django_db
@@ -272,7 +274,7 @@ class TestConcurrency:
             thread = threading.Thread(target=self.bulk, args=(results,))
             thread.start()
             wait_until_blocked()
-        thread.join(20)
+        thread.join(PATIENCE)
         (result,) = results
         assert (result.moved, [refusal.pk for refusal in result.refusals]) == (2, [first.pk])
         assert [t.to_status for t in first.states.history] == ["FAILED"]
@@ -287,7 +289,7 @@ class TestConcurrency:
             thread = threading.Thread(target=self.bulk, args=(results, Stamped.objects.filter(name="0")))
             thread.start()
             wait_until_blocked()
-        thread.join(20)
+        thread.join(PATIENCE)
         assert (results[0].moved, results[0].refused, row.states.history.count()) == (0, 0, 0)
 
     def test_no_row_of_a_batch_changes_while_the_guards_of_another_are_asked(self, monkeypatch):
@@ -304,7 +306,7 @@ class TestConcurrency:
         def has_text(document):
             thread = threading.Thread(target=look)
             thread.start()
-            thread.join(20)
+            thread.join(PATIENCE)
 
         monkeypatch.setattr(Document, "has_text", has_text)
         assert Document.states.bulk_transition(Document.objects.all(), "REVIEW").moved == 2
@@ -350,16 +352,3 @@ def test_memory_does_not_grow_with_the_number_of_rows():
 
     peak(400)
     assert peak(4000) < 2 * peak(400) + 100_000  # a row that moved leaves nothing behind
-
-
-def wait_until_blocked() -> None:
-    """Wait until another session waits for a lock of ours."""
-    query = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    done = threading.Event()
-    for _ in range(200):
-        with connections["default"].cursor() as cursor:
-            cursor.execute(query)
-            if cursor.fetchone()[0]:
-                return
-        done.wait(0.05)
-    raise AssertionError("nobody waits")

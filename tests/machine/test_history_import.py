@@ -21,7 +21,8 @@ from lab.models import Car, Chore, Coupon, Invoice, Kept, Logged, Parcel, Reason
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.history_import import ImportResult
 from statemachine_fields.machine.verify import Verifier
-from tests.machine.test_bulk import wait_until_blocked
+from tests.patience import PATIENCE
+from tests.sessions import wait_until_blocked
 from tests.together import together
 
 pytestmark = pytest.mark.django_db
@@ -612,7 +613,7 @@ class TestBesideOthers:
 
         def move():
             try:
-                assert locked.wait(10)
+                assert locked.wait(PATIENCE)
                 Ticket.objects.get().states.transition_to("closed")
             finally:
                 connections.close_all()
@@ -628,7 +629,7 @@ class TestBesideOthers:
         thread.start()
         with connection.execute_wrapper(let_the_other_run_into_the_lock):
             Ticket.states.import_history([entry(ticket, "open", 1)])
-        thread.join(10)
+        thread.join(PATIENCE)
         assert [each[:3] for each in recorded(ticket)] == [(1, "", "open"), (2, "open", "closed")]
         assert_clean(Ticket.states)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +14,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, 
 
 from lab.models import Shipment
 from statemachine_fields import DuplicateLiveRow, InvalidStateTransition
+from tests.patience import PATIENCE
+from tests.sessions import wait_until_blocked
 from tests.together import together
 
 pytestmark = [
@@ -67,16 +68,6 @@ def test_of_those_who_create_at_once_one_does_and_the_others_learn_who_did():
     assert {error.pk for error in refused} == {created.pk}
 
 
-def wait_until_somebody_waits() -> None:
-    for _ in range(500):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            if cursor.fetchone()[0]:
-                return
-        time.sleep(0.01)
-    raise AssertionError("Nobody waits for a lock.")
-
-
 @only_postgresql
 @pytest.mark.parametrize("is_kept", [True, False], ids=["committed", "rolled back"])
 def test_who_creates_waits_for_an_end_that_is_not_committed(is_kept):
@@ -90,9 +81,9 @@ def test_who_creates_waits_for_an_end_that_is_not_committed(is_kept):
     with transaction.atomic():
         first.states.transition_to("LOST")
         thread.start()
-        wait_until_somebody_waits()
+        wait_until_blocked()
         transaction.set_rollback(not is_kept)
-    thread.join(10)
+    thread.join(PATIENCE)
 
     (result,) = results
     if is_kept:

@@ -22,6 +22,7 @@ from statemachine_fields.db import prepared
 from statemachine_fields.machine import plan as plan_module
 from statemachine_fields.machine.plan import MOST_PLANS, Plan, plan_for
 from statemachine_fields.signals import post_transition, pre_transition, transition_committed
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -296,7 +297,7 @@ class TestDatabases:
 
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE)
         del thread
         gc.collect()
         assert kept[0]() is None

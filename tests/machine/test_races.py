@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, transaction
 
 from lab.models import Parcel, Stamped
 from statemachine_fields import ConcurrentTransition, InvalidStateTransition, UnknownState
+from tests.patience import PATIENCE
 from tests.together import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -201,7 +202,7 @@ class TestConflictsOfTheDatabase:
         def cross(one, two):
             with transaction.atomic():
                 Stamped.objects.get(pk=one).states.transition_to("DONE")
-                met.wait(10)
+                met.wait(PATIENCE)
                 Stamped.objects.get(pk=two).states.transition_to("DONE", expected="NEW")
 
         results = together(lambda: cross(first.pk, second.pk), lambda: cross(second.pk, first.pk))

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from lab.models import Chore, Stamped
 from statemachine_fields.db.clock import READY, SQLITE
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -112,7 +113,7 @@ def test_connections_of_other_threads():
 
     thread = threading.Thread(target=move)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert failures == []
     assert Stamped.objects.get().status == "DONE"
 

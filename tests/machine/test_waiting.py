@@ -26,6 +26,8 @@ from statemachine_fields.db.own import Limits
 from statemachine_fields.machine import arrivals, transitioner, waiting, watcher
 from statemachine_fields.machine import transition as straight
 from statemachine_fields.machine.watcher import watchers
+from tests.patience import PATIENCE
+from tests.sessions import sessions
 
 POSTGRESQL = connection.vendor == "postgresql"
 only_postgresql = pytest.mark.skipif(not POSTGRESQL, reason="written in PostgreSQL's terms")
@@ -34,7 +36,7 @@ committed = pytest.mark.django_db(transaction=True)
 #: Longer than any test takes: what is answered nevertheless was not found by looking now and then.
 NEVER = 600.0
 #: Who waits for longer than this has not been answered.
-ENOUGH = 20.0
+ENOUGH = PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -641,8 +643,8 @@ class TestTheWatcher:
         answer = wait(row, "DONE")
         killed = set()
         for _ in range(2):
-            until(lambda known=frozenset(killed): sessions() - known)
-            killed |= sessions()
+            until(lambda known=frozenset(killed): watching() - known)
+            killed |= watching()
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS t(pid)", [list(killed)])
         move(row, "DONE", "NEW")
@@ -714,11 +716,9 @@ def child(row):
         return 4
 
 
-def sessions():
+def watching():
     """Return the server's processes that serve watchers."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'statemachine_fields wait_for'")
-        return {pid for (pid,) in cursor.fetchall()}
+    return {*sessions("statemachine_fields wait_for")}
 
 
 def spy_on_statements(monkeypatch, statements):

@@ -22,6 +22,7 @@ from shop.models import Order
 from statemachine_fields.machine.findings import CODES, ERROR
 from statemachine_fields.machine.verify import Verifier
 from tests.docs.pages import DOCS
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -471,16 +472,16 @@ class TestWhileRowsMove:
             with transaction.atomic():
                 move(Stamped, row.pk, "FAILED")
                 moved.set()
-                assert verified.wait(30)
+                assert verified.wait(PATIENCE)
 
         holder = threading.Thread(target=closing(hold))
         holder.start()
         try:
-            assert moved.wait(30)
+            assert moved.wait(PATIENCE)
             assert found("lab.Stamped") == [(row.pk, "status-mismatch")]
         finally:
             verified.set()
-            holder.join(30)
+            holder.join(PATIENCE)
 
 
 class TestCost:
@@ -691,7 +692,7 @@ def closing(act):
 def in_another_thread(act):
     thread = threading.Thread(target=closing(act))
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 

@@ -15,6 +15,8 @@ from lab.models import ByWorker, Chore, Crate, Sensor, Stamped, Ticking
 from statemachine_fields import StateMachineError
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.schedule.reschedule import SAMPLE, Changes, Rescheduler, mismatches
+from tests.patience import PATIENCE
+from tests.sessions import wait_until_blocked
 from tests.worker.rows import in_seconds, set_clock
 
 pytestmark = pytest.mark.django_db
@@ -286,25 +288,17 @@ def test_a_row_that_moves_meanwhile_is_judged_by_where_it_then_is():
             with transaction.atomic():
                 Chore.objects.get(pk=moving.pk).states.transition_to("HELD")
                 moved.set()
-                assert waiting.wait(30)
-                waits = (
-                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%lab_chore%'"
-                )
-                with connections["default"].cursor() as cursor:
-                    for _ in range(1000):
-                        cursor.execute("SELECT pg_stat_clear_snapshot()")
-                        cursor.execute(waits.replace("%", "%%"), [])
-                        if cursor.fetchone()[0]:
-                            break
+                assert waiting.wait(PATIENCE)
+                wait_until_blocked()
         finally:
             connections.close_all()
 
     thread = threading.Thread(target=move)
     thread.start()
-    assert moved.wait(30)
+    assert moved.wait(PATIENCE)
     waiting.set()
     changes = reschedule()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert changes == {"NEW": Changes(gained=1)}
     assert (due_in(moving), due_in(other)) == (None, about(0))
 

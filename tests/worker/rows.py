@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from statemachine_fields.db.columns import FEATURES
 from statemachine_fields.db.expressions import MachineValue
 from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.lease import Lane, Lease, lanes_of, now
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -44,7 +46,8 @@ def lease_on(lane: Lane, key: Any = 1, status: str | None = None, **facts: Any) 
     """Return a lease of a row that nobody has saved."""
     status = status or lane.states[0]
     known: dict[str, Any] = {"sequence": 0, "failures": 0, "crashes": 0, "age": 0.0, "error": "", "load_error": None}
-    known |= {"instance": lane.bound.model(pk=key, status=status), "trusted_until": now() + 60, **facts}
+    known |= {"instance": lane.bound.model(pk=key, status=status), "trusted_until": now() + 60}
+    known |= {"claimed_at": time.monotonic(), **facts}
     return Lease(lane=lane, schedule=lane.schedules[status], key=key, token=7, status=status, **known)
 
 
@@ -107,7 +110,7 @@ def elsewhere(program: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE)
     (result,) = results
     if isinstance(result, Exception):
         raise result
@@ -125,18 +128,18 @@ def locked(*rows: Any) -> Iterator[None]:
                 for row in rows:
                     type(row)._base_manager.select_for_update().get(pk=row.pk)
                 has_them.set()
-                may_go.wait(60)
+                may_go.wait(PATIENCE)
         finally:
             connections.close_all()
 
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert has_them.wait(10)
+        assert has_them.wait(PATIENCE)
         yield
     finally:
         may_go.set()
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 def must_not_wait() -> None:

@@ -22,6 +22,7 @@ from statemachine_fields.worker.outcomes import (
     Waited,
 )
 from statemachine_fields.worker.writing import ConnectionLost
+from tests.patience import PATIENCE
 from tests.worker.rows import claim_one, columns_of, elsewhere, lane_of, lease_on, locked, not_mariadb, only_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), not_mariadb]
@@ -43,7 +44,7 @@ def loop(make):
 
 def run_until(loop, is_enough):
     """Run a loop in a thread of its own until nothing more is to be done."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
 
     def stop():
         if is_enough() or time.monotonic() > until:

@@ -15,6 +15,7 @@ from statemachine_fields.worker import coroutines as module
 from statemachine_fields.worker.coroutines import CoroutineExecutor, CoroutineThreads, EventLoop
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.outcomes import Failed, Transitioned
+from tests.patience import PATIENCE
 from tests.worker.rows import lease_on, not_mariadb
 
 pytestmark = not_mariadb
@@ -46,11 +47,11 @@ def lend():
 
     yield make
     for executor in executors:
-        executor.finish().result(10)
+        executor.finish().result(PATIENCE)
 
 
 def ident(executor):
-    return executor.submit(threading.get_ident).result(10)
+    return executor.submit(threading.get_ident).result(PATIENCE)
 
 
 def wait_until_over(executor):
@@ -76,42 +77,42 @@ class TestThreads:
 
     def test_one_with_something_open_is_not(self, lend, is_open):
         first, second = lend(1, 2)
-        thread = first.submit(is_open).result(10)
+        thread = first.submit(is_open).result(PATIENCE)
         wait_until_over(first)
         waiting = second.submit(threading.get_ident)
         assert ident(first) == thread
         assert not waiting.done()
-        first.submit(is_open, False).result(10)
-        assert waiting.result(10) == thread
+        first.submit(is_open, False).result(PATIENCE)
+        assert waiting.result(PATIENCE) == thread
 
     def test_one_with_a_call_under_way_is_not(self, lend, is_open):
         """The call may open something."""
         first, second = lend(1, 2)
         go = threading.Event()
-        running = first.submit(lambda: go.wait(10) and is_open())
+        running = first.submit(lambda: go.wait(PATIENCE) and is_open())
         waiting = second.submit(threading.get_ident)
         go.set()
-        assert ident(first) == running.result(10)
+        assert ident(first) == running.result(PATIENCE)
         assert not waiting.done()
-        first.submit(is_open, False).result(10)
-        assert waiting.result(10) == running.result()
+        first.submit(is_open, False).result(PATIENCE)
+        assert waiting.result(PATIENCE) == running.result()
 
     def test_those_who_wait_longest_come_first(self, lend, is_open):
         first, *others = lend(1, 4)
-        first.submit(is_open).result(10)
+        first.submit(is_open).result(PATIENCE)
         order = []
         waiting = [other.submit(order.append, number) for number, other in enumerate(others)]
         first.submit(is_open, False)
         for each in waiting:
-            each.result(10)
+            each.result(PATIENCE)
         assert order == [0, 1, 2]
 
     def test_the_end_of_a_coroutine_leaves_its_thread_to_others(self, lend, is_open):
         first, second = lend(1, 2)
-        thread = first.submit(is_open).result(10)
+        thread = first.submit(is_open).result(PATIENCE)
         waiting = second.submit(is_open, False)
-        first.finish().result(10)
-        assert waiting.result(10) == thread
+        first.finish().result(PATIENCE)
+        assert waiting.result(PATIENCE) == thread
 
 
 class TestExecutor:
@@ -119,13 +120,13 @@ class TestExecutor:
         (executor,) = lend(4, 1)
         order = []
         for each in [executor.submit(order.append, number) for number in range(50)]:
-            each.result(10)
+            each.result(PATIENCE)
         assert order == list(range(50))
 
     def test_what_a_call_raises_is_for_who_made_it(self, lend):
         (executor,) = lend(1, 1)
         with pytest.raises(ZeroDivisionError):
-            executor.submit(lambda: 1 / 0).result(10)
+            executor.submit(lambda: 1 / 0).result(PATIENCE)
         assert ident(executor)
 
     def test_a_call_that_was_cancelled_is_not_made(self, lend):
@@ -134,12 +135,12 @@ class TestExecutor:
         first.submit(go.wait, 10)
         second.submit(made.append, 1).cancel()
         go.set()
-        second.submit(made.append, 2).result(10)
+        second.submit(made.append, 2).result(PATIENCE)
         assert made == [2]
 
     def test_no_call_is_made_after_the_end(self, lend):
         (executor,) = lend(1, 1)
-        executor.finish().result(10)
+        executor.finish().result(PATIENCE)
         with pytest.raises(RuntimeError, match="The handler has ended"):
             executor.submit(threading.get_ident)
 
@@ -156,12 +157,12 @@ class TestExecutor:
             transaction.atomic().__enter__()
             return connections["default"].in_atomic_block
 
-        assert first.submit(leave_open).result(10)
+        assert first.submit(leave_open).result(PATIENCE)
         waiting = second.submit(lambda: connections["default"].in_atomic_block)
         assert not waiting.done()
-        first.finish().result(10)
-        assert waiting.result(10) is False
-        second.submit(connections.close_all).result(10)
+        first.finish().result(PATIENCE)
+        assert waiting.result(PATIENCE) is False
+        second.submit(connections.close_all).result(PATIENCE)
 
 
 class Loop:
@@ -182,7 +183,7 @@ class Loop:
             assert self.loop.has_room(10)
             self.loop.start(lease, finish)
         for _ in leases:
-            assert done.acquire(timeout=10)
+            assert done.acquire(timeout=PATIENCE)
         return [outcomes[lease] for lease in leases]
 
 
@@ -279,7 +280,7 @@ class TestEventLoop:
         lease = lease_on(pings)
 
         def stop():
-            started.wait(10)
+            started.wait(PATIENCE)
             lease.stop()
             loop.loop.cancel(lease)
 
@@ -292,13 +293,13 @@ class TestEventLoop:
 
         async def block(ping):
             started.set()
-            go.wait(10)
+            go.wait(PATIENCE)
 
         answer(monkeypatch, block)
         lease, found = lease_on(pings), []
 
         def ask():
-            started.wait(10)
+            started.wait(PATIENCE)
             while not loop.loop.is_blocked():
                 pass
             found.append(loop.loop.blocked_by())
@@ -307,5 +308,5 @@ class TestEventLoop:
         thread = threading.Thread(target=ask)
         thread.start()
         loop.run(lease)
-        thread.join(10)
+        thread.join(PATIENCE)
         assert found == [lease]

@@ -20,6 +20,7 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.outcome_events import Events
+from tests.patience import PATIENCE
 from tests.together import together
 from tests.worker.rows import claim_one, columns_of, lane_of, only_postgresql
 
@@ -154,16 +155,16 @@ class TestSlowSenders:
             with transaction.atomic():
                 Petition.objects.get(pk=row.pk).states.deliver(name)
                 has_sent.set()
-                assert may_commit.wait(10)
+                assert may_commit.wait(PATIENCE)
             connections.close_all()
 
         thread = threading.Thread(target=run)
         thread.start()
-        assert has_sent.wait(10)
+        assert has_sent.wait(PATIENCE)
 
         def commit():
             may_commit.set()
-            thread.join(10)
+            thread.join(PATIENCE)
 
         return commit
 

@@ -26,10 +26,12 @@ from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.listening import DatabaseListener
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.wires import HINT, Hint, Wire, Wires
-from tests.faults.harness import eventually
+from tests.patience import PATIENCE, eventually
+from tests.sessions import sessions
 from tests.worker.rows import lane_of, only_postgresql
 
 SLOT = 1
+LISTENER = "statemachine_worker listener"
 DUE, GATE, BEGUN, ENDED = Hint.DUE, Hint.GATE, Hint.BEGUN, Hint.ENDED
 
 
@@ -99,19 +101,31 @@ class TestEar:
         assert list(wires.to_listener["default"].receive()) == [(9, 9, True)]
 
     def test_leaves_what_comes_after_that_to_the_process_in_its_place(self, ear, wires, claiming):
-        hearing = threading.Thread(target=ear.run)
-        hearing.start()
         claiming.stopping.set()
         wires.hint(DUE, 1)
-        hearing.join(10)
-        assert not hearing.is_alive()
+        ear.wait(PATIENCE)
         assert list(wires.to_slots[SLOT].receive()) == [(DUE, 1)]
 
     @pytest.mark.parametrize("hint", [DUE, GATE])
-    def test_wakes_the_claimer_for_the_lane_that_is_named(self, hint, ear, claiming, lanes):
-        ear._hear(hint, lanes[1])
+    def test_has_the_claimer_look_at_the_lane_that_is_named(self, hint, ear, wires, claiming, lanes):
+        wires.hint(hint, 1)
+        ear.wait(PATIENCE)
         assert [claiming.timers[lane].is_over for lane in lanes] == [False, True]
-        assert claiming.inflight.wake.is_set()
+
+    def test_hears_while_it_waits(self, ear, wires, claiming, lanes):
+        hearing = threading.Thread(target=ear.wait, args=(10 * PATIENCE,))
+        hearing.start()
+        wires.hint(DUE, 1)
+        hearing.join(PATIENCE)
+        assert not hearing.is_alive()
+        assert claiming.timers[lanes[1]].is_over
+
+    def test_is_woken_by_what_its_own_process_wants(self, ear, claiming):
+        hearing = threading.Thread(target=ear.wait, args=(10 * PATIENCE,))
+        hearing.start()
+        claiming.inflight.wake.set()
+        hearing.join(PATIENCE)
+        assert not hearing.is_alive()
 
     def test_knows_whether_somebody_listens(self, ear, claiming, lanes):
         ear._hear(BEGUN, lanes[0])
@@ -142,16 +156,14 @@ class TestListener:
         thread = threading.Thread(target=run, daemon=True)
         yield listener, thread.start
         ended.set()
-        for found in self.backends():
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_terminate_backend(%s)", found)
-        thread.join(10)
+        self.break_connections()
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
-    def backends(self):
+    def break_connections(self):
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'statemachine_worker listener'")
-            return cursor.fetchall()
+            for pid in sessions(LISTENER):
+                cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
 
     def heard(self, wires, *wanted, least=1):
         """Wait for hints of some kinds, and for so many, and return those for the first of the slots."""
@@ -199,9 +211,7 @@ class TestListener:
         start()
         wires.to_listener["default"].send(0, 1, True)
         self.heard(wires, GATE)
-        for found in self.backends():
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_terminate_backend(%s)", found)
+        self.break_connections()
         assert [what for what, _place in self.heard(wires, ENDED, GATE)] == [ENDED, ENDED, BEGUN, BEGUN, GATE]
 
     def test_knows_that_messages_do_not_arrive(self, listener, monkeypatch, caplog):
@@ -212,4 +222,4 @@ class TestListener:
         start()
         eventually(lambda: "do not arrive" in (listening.trouble or ""), "it has given up")
         eventually(lambda: "Wake-ups do not work on database 'default'" in caplog.text, "and says so")
-        eventually(lambda: not self.backends(), "it leaves no connection that listens")
+        eventually(lambda: not sessions(LISTENER), "it leaves no connection that listens")

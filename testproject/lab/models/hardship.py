@@ -31,6 +31,9 @@ class Stint(models.Model):
 
     @states.handler("BRIEF", "LONG")
     def work(self, ctx: HandlerContext):
+        """Work for as many seconds as the row says, also if that changes meanwhile."""
         Run.objects.create(chore=self.pk, state=self.status, attempt=ctx.attempt, token=ctx.token, pid=os.getpid())
-        time.sleep(self.seconds)
+        began = time.monotonic()
+        while time.monotonic() - began < Stint.objects.values_list("seconds", flat=True).get(pk=self.pk):
+            time.sleep(0.02)
         return "DONE"

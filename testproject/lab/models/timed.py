@@ -103,6 +103,10 @@ class Chore(models.Model):
             case {"sleep": seconds}:
                 time.sleep(seconds)
                 return otherwise
+            case "wait":  # until the script says something else
+                while Chore.objects.values_list("script", flat=True).get(pk=self.pk).get(state) == "wait":
+                    time.sleep(0.02)
+                return otherwise
             case "socket":
                 ours, _theirs = socket.socketpair()
                 ours.recv(1)

@@ -14,16 +14,14 @@ from typing import Any
 
 from tests.faults.campaign.rows import LABELS
 from tests.faults.campaign.timeline import Timeline
-from tests.faults.harness import Worker, eventually
+from tests.faults.harness import Worker
 from tests.faults.injections import injected
+from tests.patience import PATIENCE, eventually
 
 LEASE = 2.0
 #: How often all rows that wait for others are looked at, at the latest.
 FLOOR_SECONDS = 2.0
 SETTINGS = {"LEASE_SECONDS": LEASE, "POLL_SECONDS": 0.1, "STOP_SECONDS": 5.0, "MAX_CRASHES": 6}
-
-#: How long a worker may take to stop: its own patience, the end of its processes, and a busy machine.
-STOP_WITHIN = 30.0
 
 #: What a worker says that exits with 1 for a good reason.
 EXCUSES = ("could not be given back", "while it stopped", "died of")
@@ -49,8 +47,8 @@ class Slot:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the worker has said what it does. Before that it may know nothing of signals."""
-        return " moved · " in self.worker.log()
+        """Whether the worker has begun. Before that it may know nothing of signals."""
+        return bool(self.worker.has_begun)
 
 
 class Crew:
@@ -121,9 +119,9 @@ class Crew:
         for slot in slots:
             name = slot.worker.directory.name
             try:
-                code = slot.worker.wait(within=STOP_WITHIN)
+                code = slot.worker.wait()
             except AssertionError:
-                self._on_broken("I8 stop", f"{name} has not stopped {STOP_WITHIN:g} s after SIGTERM")
+                self._on_broken("I8 stop", f"{name} has not stopped {PATIENCE:g} s after SIGTERM")
                 slot.worker.kill_all()
                 self.timeline.count("kills")
                 continue
@@ -136,7 +134,7 @@ class Crew:
         """See that processes whose supervisor is gone have ended, too."""
         for worker in self.workers:
             try:
-                worker.wait(within=STOP_WITHIN)
+                worker.wait()
             except AssertionError:
                 self._on_broken("supervision", f"{worker.directory.name} left {worker.members()} behind")
 

@@ -188,4 +188,4 @@ def expeditions_under_way() -> Any:
     gave_up = Q(status_next_at=None, status_lease_expires_at=None) & ~Q(status_error="")
     parked = Leg.objects.filter(gave_up).exclude(expedition=None).values("expedition")
     rows = Expedition.objects.exclude(gave_up).exclude(pk__in=parked)
-    return rows.filter(~Q(status__in=["HOME", "FAILED"]) | Q(status_cancels=True))
+    return rows.filter(~Q(status__in=["HOME", "FAILED"]) | Q(status_cancels__gt=0))

@@ -30,10 +30,11 @@ from tests.faults.campaign.timeline import Timeline
 from tests.faults.harness import RUN_FOR
 from tests.faults.proxy import Proxy
 from tests.faults.server import PostgreSQL
+from tests.patience import PATIENCE
 
 #: After all harm is over: how much longer than a lease and a poll the rows may take. Many have to be tried again, and
 #: those that were left behind by the dead go one at a time.
-MARGIN = 45.0
+MARGIN = PATIENCE
 
 #: How many rows are under way when all workers are told to stop.
 UNDER_LOAD = 100
@@ -192,7 +193,7 @@ class Campaign:
             self.progress(f"{self.timeline.now:.0f} of {self.seconds:.0f} s · {rows:,} rows · {kills} kills · on: {on}")
         self._stop.set()
         for thread in threads:
-            thread.join(90)
+            thread.join(PATIENCE)
             assert not thread.is_alive(), "a harm does not end"
         self.proxy.lose_replies(0)
         self.proxy.speak()
