@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import select
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import wait
 from typing import Any
 
 from statemachine_fields.worker.lease import Lane, Lease
@@ -67,7 +67,8 @@ class Wake:
 
     def wait(self, seconds: float, *pipes: Any) -> list[Any]:
         """Wait until it is set or a pipe can be read, and return which."""
-        return select.select([self, *pipes], [], [], 0 if self._is_set else seconds)[0]
+        ends: list[Any] = [self, *pipes]
+        return wait(ends, 0 if self._is_set else seconds)
 
 
 class Buffer:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import select
 import signal
 import threading
 import time
 from contextlib import closing
+from multiprocessing.connection import wait
 from typing import Any
 
 import django
@@ -26,7 +26,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from statemachine_fields.db.dialect import LEFT
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.process import name_process
-from statemachine_fields.worker.wires import Hint, Wires
+from statemachine_fields.worker.wires import Hint, Wires, is_writable
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -66,7 +66,7 @@ def run_listener(options: WorkerOptions, wires: Wires, pipe: Any, supervisor: in
     while os.getppid() == supervisor:
         own.hang_up_on_the_silent()
         digest.flush()
-        if select.select([], [pipe], [], 0)[1]:
+        if is_writable(pipe):
             pipe.send({listener.alias: listener.trouble for listener in listeners})
         time.sleep(TICK)
     os._exit(0)
@@ -134,7 +134,7 @@ class DatabaseListener:
         while (left := until - time.monotonic()) > 0:
             if word in self.inbox.take():
                 return True
-            select.select([self.inbox], [], [], left)
+            wait([self.inbox], left)
         return self._give_up("messages from other connections do not arrive")
 
     def _give_up(self, why: str) -> bool:
@@ -158,10 +158,10 @@ class DatabaseListener:
         while True:
             until = min([self._ask_at, *[self._try_at.get(gate, 0.0) for gate in self._missing()]])
             timeout = max(until - time.monotonic(), 0.0)
-            readable, _, _ = select.select([self.inbox, wire.reader], [], [], timeout)
-            if self.inbox in readable or not readable:
+            ready: list[Any] = wait([self.inbox, wire.reader], timeout)
+            if self.inbox in ready or not ready:
                 self._pass_on(self.inbox.take())
-            if wire.reader in readable:
+            if wire.reader in ready:
                 for slot, place, is_idle in wire.receive():
                     if is_idle and not self.idle[place]:
                         for gate in self.gates[place]:

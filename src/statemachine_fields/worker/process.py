@@ -6,7 +6,6 @@ import contextlib
 import gc
 import logging
 import os
-import select
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ import django
 from django.db import DatabaseError, InterfaceError, connections, router
 
 from statemachine_fields.worker.options import WorkerOptions
-from statemachine_fields.worker.wires import Wires
+from statemachine_fields.worker.wires import Wires, is_writable
 
 if TYPE_CHECKING:
     from statemachine_fields.worker.runner import Runner
@@ -171,7 +170,7 @@ class SupervisorLink:
     def report(self) -> bool:
         """Say how it goes, hear what there is to hear, and return whether the supervisor lives."""
         with contextlib.suppress(OSError, EOFError):
-            if select.select([], [self.pipe], [], 0)[1]:  # a supervisor that does not listen must not hold us up
+            if is_writable(self.pipe):  # a supervisor that does not listen must not hold us up
                 self.pipe.send(self._report())
             while self.orders_pipe.poll():
                 self._obey(self.orders_pipe.recv())
@@ -181,7 +180,7 @@ class SupervisorLink:
         report = self._report()
         report.ended, report.left = True, left
         with contextlib.suppress(OSError):
-            if select.select([], [self.pipe], [], LAST_WORDS)[1]:
+            if is_writable(self.pipe, LAST_WORDS):
                 self.pipe.send(report)
 
     def _report(self) -> ProcessReport:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+import selectors
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ IDLE = "!HH?"
 HINT = "!BH"
 #: How many messages are read at once.
 MOST = 1000
+
+Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class Hint(enum.IntEnum):
@@ -77,3 +80,11 @@ class Wires:
         """Tell all processes."""
         for wire in self.to_slots:
             wire.send(what, lane)
+
+
+def is_writable(pipe: Any, seconds: float = 0.0) -> bool:
+    """Say whether a pipe takes something at once, or does within a time. Unlike `select()` it knows pipes with high numbers, as those
+    are of a process that has a thousand files open."""
+    with Selector() as selector:
+        selector.register(pipe, selectors.EVENT_WRITE)
+        return bool(selector.select(seconds))
