@@ -1,6 +1,6 @@
 """Measure what it gives that rows run ahead: rows of five steps that do nothing, with `run_ahead` and without.
 
-    python benchmarks/steps.py [groups|alone|all] [--repetitions 9] [--quick]
+    python benchmarks/steps.py [groups|alone|all] [--before DIR] [--repetitions 9] [--quick]
 
 What is measured, and how to read the result, is in README.md.
 """
@@ -8,13 +8,13 @@ What is measured, and how to read the result, is in README.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,16 +23,15 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for the server helpers of the tests
 
 import database as databases  # noqa: E402
-from processes import end, witnessed  # noqa: E402
+from processes import end, start, tell, witnessed  # noqa: E402
 from report import CPU, Cell, Goal, Line, Measure, Ratios, spread  # noqa: E402
-from session import CELL_SECONDS, Session, rotated  # noqa: E402
+from session import Session, rotated  # noqa: E402
 
 from tests import postgres  # noqa: E402
 
 #: How many times as fast rows are to be, many at once and one at a time.
 IN_GROUPS, ALONE = 1.3, 2.0
 STEPS = 5
-SERVER_CPU = Measure("server CPU", lambda cell: cell.cpu_seconds)
 #: How many rows are claimed and written at once, at most: as by default, and fewer.
 BATCHES = (1000, 100)
 
@@ -67,7 +66,26 @@ class Contender:
         return f"relays_{self.model.lower()}"
 
 
-CONTENDERS = (Contender("with run_ahead", "Ahead"), Contender("without", "ByClaims"))
+AHEAD, WITHOUT = Contender("with run_ahead", "Ahead"), Contender("without", "ByClaims")
+#: Whether or not the earlier commit has `run_ahead`.
+BEFORE = Contender("before, without", "ByClaims", is_before=True)
+CONTENDERS = (AHEAD, WITHOUT, BEFORE)
+
+
+@dataclass(frozen=True)
+class StepsCell(Cell):
+    """A cell that knows what it cost the server."""
+
+    server_seconds: float
+
+
+SERVER_CPU = Measure("server CPU", attrgetter("server_seconds"))
+#: By the name of a contender.
+GOALS = {
+    WITHOUT.name: [Goal(IN_GROUPS), Goal(None, CPU), Goal(None, SERVER_CPU)],
+    BEFORE.name: [Goal(), Goal(None, CPU), Goal(None, SERVER_CPU)],
+}
+GOALS_ALONE = {WITHOUT.name: Goal(ALONE), BEFORE.name: Goal(None)}
 
 
 def _stat(pid: int) -> list[str]:
@@ -118,82 +136,67 @@ class Run(Session[Database]):
 
     def __init__(self, database: Database, options: argparse.Namespace) -> None:
         super().__init__(database, options)
-        #: The processor time of the server, by cell.
-        self.server_cpu: dict[int, float] = {}
         self.rows, self.singles = (500, 10) if options.quick else (5000, 100)
+        self.contenders = self.compared(CONTENDERS)
 
     def groups(self) -> str:
         """Rows that are all due, and one worker process, with batches as they are by default and smaller ones."""
-        goals: list[list[Goal]] = [[], [Goal(IN_GROUPS), Goal(None, CPU)]]
-        tables = {
-            batch: [Line(each.name, goal) for each, goal in zip(CONTENDERS, goals, strict=True)] for batch in BATCHES
-        }
+        tables = {batch: [Line(each.name, GOALS.get(each.name, [Goal()])) for each in self.contenders] for batch in BATCHES}
 
         def cells(repetition: int) -> None:
             for batch, lines in tables.items():
-                for position in rotated(CONTENDERS, repetition):
-                    lines[position].cells.append(self._drain(CONTENDERS[position], batch))
+                for position in rotated(self.contenders, repetition):
+                    lines[position].cells.append(self._drain(self.contenders[position], batch))
 
         self.repeat(cells)
         title = f"{self.rows:,} rows of five steps, 1 process, BATCH_SIZE"
-        parts = []
-        for batch, lines in tables.items():
-            ours, theirs = ([self.server_cpu[id(cell)] for cell in line.cells] for line in lines)
-            ratio = Goal(None, SERVER_CPU).judge([mine / other for mine, other in zip(ours, theirs, strict=True)])
-            parts.append(f"{Ratios(f'{title} {batch}', 'rows', lines).markdown()}\n| |{ratio} | |")
-        return "\n\n".join(parts)
+        return "\n\n".join(Ratios(f"{title} {batch}", "rows", lines).markdown() for batch, lines in tables.items())
 
     def alone(self) -> str:
         """One row at a time, and a worker that has nothing else to do."""
-        times: dict[str, list[float]] = {each.name: [] for each in CONTENDERS}
+        times: dict[Contender, list[float]] = {each: [] for each in self.contenders}
 
         def cells(repetition: int) -> None:
-            for position in rotated(CONTENDERS, repetition):
-                contender = CONTENDERS[position]
-                times[contender.name].append(median(self._one_by_one(contender)) * 1000)
+            for position in rotated(self.contenders, repetition):
+                contender = self.contenders[position]
+                times[contender].append(median(self._one_by_one(contender)) * 1000)
 
         self.repeat(cells)
-        ahead, without = (times[each.name] for each in CONTENDERS)
-        verdict = Goal(ALONE).judge([theirs / ours for ours, theirs in zip(ahead, without, strict=True)])
-        return "\n".join(
-            [
-                f"### One row of five steps at a time, median of {self.singles}",
-                "",
-                "| | with run_ahead, in proportion | goal | | ms from the start of the first handler to the last commit |",
-                "|-|-|-|-|-|",
-                f"| with run_ahead | | | | {spread(ahead, '.2f')} |",
-                f"| without |{verdict} {spread(without, '.2f')} |",
-            ]
-        )
+        lines = [
+            f"### One row of five steps at a time, median of {self.singles}",
+            "",
+            "| | with run_ahead, in proportion | goal | | ms from the start of the first handler to the last commit |",
+            "|-|-|-|-|-|",
+        ]
+        for contender, theirs in times.items():
+            ratios = [other / ours for ours, other in zip(times[AHEAD], theirs, strict=True)]
+            verdict = " | | |" if contender is AHEAD else GOALS_ALONE[contender.name].judge(ratios)
+            lines.append(f"| {contender.name} |{verdict} {spread(theirs, '.2f')} |")
+        return "\n".join(lines)
 
     def _drain(self, contender: Contender, batch: int) -> Cell:
-        self.database.prepare(contender, self.rows)
-        before = self.database.cpu_seconds()
+        database = self.place(contender)
+        database.prepare(contender, self.rows)
+        before = database.cpu_seconds()
         with witnessed(self.rows * STEPS) as (notes, variables):
-            process = self._start("drain", contender, {**variables, "BENCHMARK_BATCH": str(batch)})
-            try:
-                told, _ = process.communicate(timeout=CELL_SECONDS)
-            finally:
-                end(process)
-            if process.returncode:
-                raise SystemExit(f"A worker of {contender.name!r} failed. Its error is above.")
+            variables["BENCHMARK_BATCH"] = str(batch)
+            told = tell(database, "steps_cell.py", "drain", contender.model, variables=variables)
             began = min(map(float, notes.read_text().split()))
-        spent = self.database.cpu_seconds() - before
-        self.database.check(contender)
-        _number, ended = self.database.ended(contender)
-        cell = Cell(self.rows, ended - began, json.loads(told.splitlines()[-1])["cpu"])
-        self.server_cpu[id(cell)] = spent
-        return cell
+        spent = database.cpu_seconds() - before
+        database.check(contender)
+        _number, ended = database.ended(contender)
+        return StepsCell(self.rows, ended - began, told["cpu"], spent)
 
     def _one_by_one(self, contender: Contender) -> list[float]:
         """Return how long each row took from the start of its first handler to the commit of its last move."""
-        self.database.prepare(contender, 0)
+        database = self.place(contender)
+        database.prepare(contender, 0)
         seconds = []
         with witnessed(0, every=True) as (notes, variables):
-            process = self._start("serve", contender, variables)
+            process = start(database, "steps_cell.py", "serve", contender.model, variables=variables)
             try:
                 for number in range(1, self.singles + 4):
-                    self.database.run(FILL.format(table=contender.table), 1)
+                    database.run(FILL.format(table=contender.table), 1)
                     ended = self._wait(contender, process, number)
                     began = float(notes.read_text().splitlines()[(number - 1) * STEPS])
                     seconds.append(ended - began)
@@ -205,17 +208,12 @@ class Run(Session[Database]):
         """Wait until so many rows have ended, and return when the last one had."""
         deadline = time.monotonic() + 30
         while True:
-            found, ended = self.database.ended(contender)
+            found, ended = self.place(contender).ended(contender)
             if found == number:
                 return ended
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"A worker of {contender.name!r} does not serve a row. Its error is above.")
             time.sleep(0.02)  # so that asking takes nothing from what is measured
-
-    def _start(self, what: str, contender: Contender, variables: dict[str, str]) -> subprocess.Popen[str]:
-        command = [sys.executable, str(HERE / "steps_cell.py"), what, contender.model]
-        surroundings = {**os.environ, **self.database.environment, **variables}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surroundings, start_new_session=True)
 
 
 def main() -> None:
