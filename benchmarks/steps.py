@@ -141,7 +141,9 @@ class Run(Session[Database]):
 
     def groups(self) -> str:
         """Rows that are all due, and one worker process, with batches as they are by default and smaller ones."""
-        tables = {batch: [Line(each.name, GOALS.get(each.name, [Goal()])) for each in self.contenders] for batch in BATCHES}
+        tables = {
+            batch: [Line(each.name, GOALS.get(each.name, [Goal()])) for each in self.contenders] for batch in BATCHES
+        }
 
         def cells(repetition: int) -> None:
             for batch, lines in tables.items():

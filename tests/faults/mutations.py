@@ -773,6 +773,27 @@ MUTATIONS = [
         ("tests/db/test_plans.py",),
     ),
     Mutation(
+        "rows are claimed however many wait for their write",
+        "worker/claiming.py",
+        "room = min(room, self.room_to_write(lane))",
+        "pass",
+        ("tests/faults/test_progress.py::test_rows_that_are_slow_to_write_are_left_to_others",),
+    ),
+    Mutation(
+        "the claimer does not go on when what waited is written",
+        "worker/claiming.py",
+        "if soon or is_free or",
+        "if soon or",
+        ("tests/worker/test_claiming.py::TestRowsThatAreNotYetWritten",),
+    ),
+    Mutation(
+        "what a thread is about to write does not count as waiting for its write",
+        "worker/commit.py",
+        "room, others = self.paces[lane].room, self._taken[lane]",
+        "room, others = self.paces[lane].room, 0",
+        ("tests/worker/test_committing.py::TestLoop",),
+    ),
+    Mutation(
         "the claimer does not hear the listener while it waits",
         "worker/ear.py",
         "wake.wait(seconds, reader)",

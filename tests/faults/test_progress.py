@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.db.models import Sum
 
-from lab.models import Chore, Run
+from lab.models import Chore, HeardStunt, Run
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.harness import (
     DONE,
@@ -18,11 +18,13 @@ from tests.faults.harness import (
     MARKED,
     NEVER,
     check_invariants,
+    create_acts,
     create_chores,
     eventually_in,
     execute,
     locking,
     runs,
+    tally,
     wait_for_beats,
     wait_for_run,
     wait_until_all,
@@ -32,15 +34,15 @@ from tests.patience import eventually
 
 TRIGGER = """
     CREATE FUNCTION hinder() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {what}; RETURN NEW; END $$;
-    CREATE TRIGGER hinder BEFORE UPDATE ON lab_chore FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION hinder()"""
+    CREATE TRIGGER hinder BEFORE UPDATE ON {table} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION hinder()"""
 
 #: What a line in the log says when a part of the worker works again.
 BACK = "its database again"
 
 
-def hinder(what, when):
+def hinder(what, when, table="lab_chore"):
     """Let the database do something at each update of a row."""
-    execute(TRIGGER.format(what=what, when=when))
+    execute(TRIGGER.format(what=what, when=when, table=table))
 
 
 def options(**settings):
@@ -62,6 +64,20 @@ def test_rows_that_cannot_be_written_together_are_written_all_the_same(start_wor
     assert worker.terminate() == 0
     assert not Chore.objects.filter(status_failures__gt=0).exists()
     check_invariants(moves=number, terminal=True, released=True)
+
+
+def test_rows_that_are_slow_to_write_are_left_to_others(start_worker):
+    """Handlers that do nothing, and moves that are written one by one and take their time: a worker takes no more rows than it
+    can soon write, and another has the rest."""
+    hinder("PERFORM pg_sleep(0.05)", "NEW.status = 'DONE'", table="lab_heardstunt")
+    create_acts(HeardStunt, *[""] * 400)
+    workers = [start_worker(labels=["lab.HeardStunt"], settings={"STOP_SECONDS": NEVER})]
+    eventually(lambda: tally(HeardStunt).get(DONE, 0) > 2, "it writes")
+    workers.append(start_worker(labels=["lab.HeardStunt"], settings={"STOP_SECONDS": NEVER}))
+    eventually(lambda: Run.objects.values("pid").distinct().count() == 2, "both have rows")
+    assert Run.objects.count() < 200, "whose handlers have run"
+    assert [worker.terminate() for worker in workers] == [0, 0]
+    assert not HeardStunt.objects.filter(status_lease_expires_at__isnull=False).exists()
 
 
 def test_a_row_that_waits_for_a_lock_does_not_hold_up_its_neighbours(start_worker):

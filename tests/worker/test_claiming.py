@@ -14,6 +14,7 @@ from statemachine_fields.worker.claiming import ClaimLoop
 from statemachine_fields.worker.connections import OwnConnections
 from statemachine_fields.worker.inflight import Buffer, InFlight
 from statemachine_fields.worker.options import WorkerOptions
+from statemachine_fields.worker.outcomes import Transitioned
 from tests.worker.rows import claim, columns_of, in_seconds, lease_on, let_lease_run_out, only_postgresql, set_clock
 
 pytestmark = [pytest.mark.django_db(transaction=True), only_postgresql]
@@ -79,6 +80,33 @@ def test_no_queue_has_more_than_there_are_threads(make, lots, chores):
     loop = make(threads=2, queues={"chores": 2, "default": 2})
     loop.inflight.running.update(lease_on(lots, key) for key in (1, 2))
     assert loop._free(chores) == 0
+
+
+class TestRowsThatAreNotYetWritten:
+    @pytest.fixture
+    def room(self, loop):
+        """How many more may come to those, which a test may change."""
+        room = {"rows": 0}
+        loop.room_to_write = lambda lane: room["rows"]
+        return room
+
+    def test_keep_more_of_their_lane_from_being_claimed(self, loop, lots, room):
+        lots_of(1, 2, 3)
+        assert loop._claim_lane(lots) == 0
+        room["rows"] = 2
+        assert loop._claim_lane(lots) == 2
+
+    def test_let_the_claimer_go_on_when_there_are_few(self, loop, lots, chores, room):
+        lots_of(1)
+        loop._claim_lane(lots)
+        written = [Transitioned(lease_on(lots), to_status="SOLD")]
+        loop.on_written(written)
+        assert not loop.inflight.wake.is_set(), "still too many"
+        room["rows"] = 1
+        loop.on_written([Transitioned(lease_on(chores), to_status="DONE")])
+        assert not loop.inflight.wake.is_set(), "of another lane, of which nothing was kept from being claimed"
+        loop.on_written(written)
+        assert loop.inflight.wake.is_set()
 
 
 class TestBadRow:

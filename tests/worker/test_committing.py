@@ -21,6 +21,7 @@ from statemachine_fields.worker.outcomes import (
     TransitionedItself,
     Waited,
 )
+from statemachine_fields.worker.prefetch import WritePace
 from statemachine_fields.worker.writing import ConnectionLost
 from tests.patience import PATIENCE
 from tests.worker.rows import claim_one, columns_of, elsewhere, lane_of, lease_on, locked, not_mariadb, only_postgresql
@@ -114,6 +115,19 @@ class TestLoop:
         loop.outbox.add(outcome)
         run_until(loop, lambda: not inflight.held)
         assert (columns_of(outcome.lease.instance).status, written) == ("SOLD", [outcome])
+
+    def test_counts_what_waits_for_its_write_also_while_it_writes(self, loop, outcome, lots, committer, monkeypatch):
+        other = lane_of(Ticking)
+        loop.paces = {lane: WritePace(least=1, most=4) for lane in (lots, other)}
+        loop.outbox.add(outcome)
+        assert (loop.room(lots), loop.room(other)) == (3, 3)
+        for key in (91, 92):
+            loop.outbox.add(Transitioned(lease_on(lots, key), to_status="SOLD"))
+        assert (loop.room(lots), loop.room(other)) == (0, 4), "those of other lanes are others' affair"
+        seen = []
+        monkeypatch.setattr(committer, "write_group", lambda *args: seen.append(loop.room(lots)) or [])
+        run_until(loop, lambda: seen)
+        assert (seen, loop.room(lots)) == ([0], 4)
 
     def test_tries_again_what_is_locked_and_keeps_it_in_hand_until_then(self, loop, outcome, inflight):
         lock = locked(outcome.lease.instance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachine_fields.worker import prefetch as module
-from statemachine_fields.worker.prefetch import MOST_SUSPECTS, TOO_LATE, TOO_SOON, Prefetch
+from statemachine_fields.worker.prefetch import FORGOTTEN_AFTER, MOST_SUSPECTS, TOO_LATE, TOO_SOON, Prefetch, WritePace
 from tests.worker.rows import Clock
 
 
@@ -108,3 +108,34 @@ class TestSuspects:
             sizes.append(prefetch.suspects)
             prefetch.claimed_suspects(1)
         assert sizes == [1, 1, *[min(2**power, MOST_SUSPECTS) for power in range(1, 11)]]
+
+
+class TestRowsThatAreNotYetWritten:
+    @pytest.fixture
+    def pace(self, clock):
+        """Of a thread that writes one row after the other."""
+        return WritePace(least=8, most=400, one_by_one=True)
+
+    def test_are_a_few_groups_where_many_are_written_together(self):
+        pace = WritePace(least=8, most=400)
+        pace.wrote(100, 30.0)  # which is no longer than one row would have taken
+        assert [pace.room(unwritten) for unwritten in (0, 200, 201)] == [400, 200, 0]
+
+    def test_are_never_fewer_than_can_run_at_the_same_time(self):
+        assert WritePace(least=200, most=4).room(0) == 200
+
+    def test_are_few_while_nobody_knows_how_long_a_row_takes(self, pace):
+        assert [pace.room(unwritten) for unwritten in (1, 4, 5)] == [7, 4, 0]
+
+    @pytest.mark.parametrize(("seconds", "most"), [(0.0001, 400), (0.001, 100), (0.01, 10), (0.1, 8), (60.0, 8)])
+    def test_are_as_many_as_are_written_within_a_moment(self, pace, seconds, most):
+        pace.wrote(2, 2 * seconds)
+        assert [pace.room(unwritten) for unwritten in (0, most // 2, most // 2 + 1)] == [most, most - most // 2, 0]
+
+    def test_are_as_many_as_others_where_none_of_the_lane_were_written_so_of_late(self, pace, clock):
+        assert pace.room(0) == 400, "never"
+        pace.wrote(1, 60.0)
+        assert pace.room(0) == 8
+        clock.pass_by(FORGOTTEN_AFTER)
+        assert pace.room(0) == 400
+        assert pace.room(5) == 0, "while one waits, how long it takes is what it was"

@@ -12,6 +12,7 @@ after `POLL_SECONDS` at the latest.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import Counter
@@ -62,7 +63,7 @@ class ClaimLoop:
 
     def __post_init__(self) -> None:
         lanes, options, digest = self.lanes, self.options, self.events.digest
-        self.prefetches = {lane: Prefetch(self._at_once(lane), options.batch_size) for lane in lanes}
+        self.prefetches = {lane: Prefetch(self.at_once(lane), options.batch_size) for lane in lanes}
         self.timers = {lane: LookTimer(options.poll_seconds) for lane in lanes}
         self.claimed_rows = 0
         #: How many rows went on without being claimed anew.
@@ -82,6 +83,9 @@ class ClaimLoop:
         #: Waits for so many seconds, or until there may be something to claim, and hears what others have to say of that.
         self.wait: Callable[[float], object] = self.inflight.wake.wait
         self.on_rest: Callable[[list[Lane]], None] = lambda lanes: None
+        #: Says how many more rows of a lane may come to wait for their write, and in which lanes it were too many.
+        self.room_to_write: Callable[[Lane], int] = lambda lane: sys.maxsize
+        self._unwritten: set[Lane] = set()
         #: Says whether nothing is under way that may make rows due besides what is written.
         self.is_settled: Callable[[], bool] = lambda: True
         self._reconnects = {lane.using: Reconnect("claimer", lane.using, digest) for lane in lanes}
@@ -93,7 +97,7 @@ class ClaimLoop:
         self._looks = 0
         self._lock = threading.Lock()
 
-    def _at_once(self, lane: Lane) -> int:
+    def at_once(self, lane: Lane) -> int:
         """Return how many rows of a lane can run at the same time."""
         most = self.options.coroutines if lane.is_async else self.options.threads
         return min(most, self.options.queues.get(lane.queue) or most)
@@ -172,7 +176,8 @@ class ClaimLoop:
         self.inflight.wake.set()
 
     def on_written(self, outcomes: list[RowOutcome]) -> None:
-        """Claim what became due by what was written, at once or as soon as it is, or let others do it."""
+        """Claim what became due by what was written in a lane, at once or as soon as it is, or let others do it; and go on if too much
+        was still to be written."""
         soon: dict[tuple[Lane, str | None, str | None], tuple[int, float]] = {}
         for outcome in outcomes:
             seconds = outcome.due_in
@@ -182,7 +187,9 @@ class ClaimLoop:
                 soon[where] = number + 1, min(least, seconds)
         for (lane, state, queue), (number, seconds) in soon.items():
             self._become_due(lane, state, queue, number, seconds)
-        if soon or (self.options.once and not self.inflight.held):
+        lane = outcomes[0].lease.lane
+        is_free = lane in self._unwritten and self.room_to_write(lane) > 0
+        if soon or is_free or (self.options.once and not self.inflight.held):
             self.inflight.wake.set()
 
     def _become_due(self, lane: Lane, state: str | None, queue: str | None, number: int, seconds: float) -> None:
@@ -225,7 +232,13 @@ class ClaimLoop:
 
     def _room(self, lane: Lane) -> int:
         """Return how many rows of a lane to claim."""
-        return self.prefetches[lane].room(self.inflight.buffer.waiting(lane), self._free(lane))
+        room = self.prefetches[lane].room(self.inflight.buffer.waiting(lane), self._free(lane))
+        if room > 0:
+            self._unwritten.add(lane)  # before it is asked, so that one of the two sees the other
+            room = min(room, self.room_to_write(lane))
+            if room:
+                self._unwritten.discard(lane)
+        return room
 
     def _free(self, lane: Lane) -> int:
         """Return how many rows of a lane could begin at once."""

@@ -9,10 +9,10 @@ each, so that none waits for another.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from django.db import transaction
@@ -26,7 +26,8 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import InFlight, Outbox
 from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcome_events import Events
-from statemachine_fields.worker.outcomes import Parked, Released, RowOutcome, Transitioned
+from statemachine_fields.worker.outcomes import Parked, Released, RowOutcome, Transitioned, grouped
+from statemachine_fields.worker.prefetch import WritePace
 from statemachine_fields.worker.writing import (
     ADVANCERS,
     ROLES,
@@ -49,35 +50,6 @@ LONG_LOCKED = 4
 LONGEST_WAIT, LONGEST_WAIT_AT_THE_END = 10.0, 0.2
 #: How often to ask whether the moves of a model run code of the user's: receivers may come and go.
 ASK_AGAIN_AFTER = 1.0
-
-
-def grouped(outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
-    """Sort outcomes by what can be written together, and how."""
-    groups: dict[tuple[Lane, Write], list[RowOutcome]] = {}
-    watched: dict[Lane, bool] = {}
-    last: tuple[Lane, Write] | None = None
-    members: list[RowOutcome] = []
-    for outcome in outcomes:
-        lane = outcome.lease.lane
-        if lane not in watched:
-            watched[lane] = lane.is_watched
-        write = outcome.way(watched[lane])
-        if last is None or lane is not last[0] or write is not last[1]:  # most are written as the one before
-            last = lane, write
-            members = groups.setdefault(last, [])
-        members.append(outcome)
-    for (lane, write), members in groups.items():
-        left = members
-        while left:
-            # Different rows: a process may have taken its own row again, and the answer names rows, not tries.
-            rows, left = left, []
-            if len({outcome.lease.key for outcome in rows}) < len(rows):
-                first: dict[Any, RowOutcome] = {}
-                left = [outcome for outcome in rows if first.setdefault(outcome.lease.key, outcome) is not outcome]
-                rows = list(first.values())
-            most = write.most or len(rows)
-            for start in range(0, len(rows), most):
-                yield lane, write, rows[start : start + most]
 
 
 class Committer:
@@ -301,10 +273,14 @@ class CommitLoop:
     aliases: InitVar[Iterable[str]]
     size: InitVar[int]
     longest_wait: float = LONGEST_WAIT
+    #: How many rows of each lane may wait to be written.
+    paces: Mapping[Lane, WritePace] = field(default_factory=dict)
 
     def __post_init__(self, aliases: Iterable[str], size: int) -> None:
         self.longest_wait = min(LONGEST_WAIT, self.longest_wait)
         self.outbox = Outbox(size)
+        #: How many it has taken out of there, by lane, and has not been through with.
+        self._taken: Counter[Lane] = Counter()
         self.is_ending = False
         #: Called with what was written, and again and again while there is nothing to write.
         self.on_written: Callable[[list[RowOutcome]], None] = lambda outcomes: None
@@ -320,8 +296,9 @@ class CommitLoop:
         self.own.use(self._reconnects, self.role)
         while True:
             outcomes = self.outbox.take(self._timeout()) + self._due_again()
+            self._taken = Counter([outcome.lease.lane for outcome in outcomes])
             for lane, write, members in self.committer.grouped(outcomes):
-                reconnect = self._reconnects[lane.using]
+                reconnect, began = self._reconnects[lane.using], time.monotonic()
                 try:
                     is_there = not reconnect.failures or reconnect.is_over
                     again = self.committer.write_group(lane, write, members) if is_there else members
@@ -332,8 +309,16 @@ class CommitLoop:
                 else:
                     if reconnect.failures and is_there:
                         reconnect.found()
+                    if is_there and lane in self.paces:
+                        self.paces[lane].wrote(len(members), time.monotonic() - began)
+                self._taken[lane] -= len(members)
                 self._finish(members, again, reconnect)
             self.on_idle()
+
+    def room(self, lane: Lane) -> int:
+        """Return how many more rows of a lane may come to wait for their write."""
+        room, others = self.paces[lane].room, self._taken[lane]
+        return room(len(self.outbox) + others) or room(self.outbox.number_of(lane) + others)
 
     def _timeout(self) -> float:
         if not self._later:
@@ -387,6 +372,10 @@ class CommitRouter:
     def post(self, outcome: RowOutcome) -> None:
         """Have an outcome written."""
         self.loops[outcome.way(outcome.lease.lane in self._watched).role].outbox.add(outcome)
+
+    def room(self, lane: Lane) -> int:
+        """Return how many more rows of a lane may come to wait for their write, whichever way they are written."""
+        return min([loop.room(lane) for loop in self.loops.values()])
 
     def flush(self) -> None:
         for loop in self.loops.values():

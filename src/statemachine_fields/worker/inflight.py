@@ -234,6 +234,10 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._outcomes)
 
+    def number_of(self, lane: Lane) -> int:
+        """Return how many there are of a lane."""
+        return sum([outcome.lease.lane is lane for outcome in self._outcomes.copy()])
+
     def add(self, outcome: RowOutcome) -> None:
         self._outcomes.append(outcome)
         if not self._any.is_set():

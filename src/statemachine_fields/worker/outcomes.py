@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,7 +35,7 @@ from statemachine_fields.worker.writing import (
 )
 
 if TYPE_CHECKING:
-    from statemachine_fields.worker.lease import Lease
+    from statemachine_fields.worker.lease import Lane, Lease
     from statemachine_fields.worker.updates import UpdateGroup
 
 
@@ -350,3 +350,32 @@ class Conflicted(RowOutcome):
 
     _: KW_ONLY
     delay: float = 0.0
+
+
+def grouped(outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
+    """Sort outcomes by what can be written together, and how."""
+    groups: dict[tuple[Lane, Write], list[RowOutcome]] = {}
+    watched: dict[Lane, bool] = {}
+    last: tuple[Lane, Write] | None = None
+    members: list[RowOutcome] = []
+    for outcome in outcomes:
+        lane = outcome.lease.lane
+        if lane not in watched:
+            watched[lane] = lane.is_watched
+        write = outcome.way(watched[lane])
+        if last is None or lane is not last[0] or write is not last[1]:  # most are written as the one before
+            last = lane, write
+            members = groups.setdefault(last, [])
+        members.append(outcome)
+    for (lane, write), members in groups.items():
+        left = members
+        while left:
+            # Different rows: a process may have taken its own row again, and the answer names rows, not tries.
+            rows, left = left, []
+            if len({outcome.lease.key for outcome in rows}) < len(rows):
+                first: dict[Any, RowOutcome] = {}
+                left = [outcome for outcome in rows if first.setdefault(outcome.lease.key, outcome) is not outcome]
+                rows = list(first.values())
+            most = write.most or len(rows)
+            for start in range(0, len(rows), most):
+                yield lane, write, rows[start : start + most]

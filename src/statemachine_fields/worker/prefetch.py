@@ -1,4 +1,5 @@
-"""How much to claim of a lane, and when to look at it again. Pure Python: seconds in, numbers out."""
+"""How much to claim of a lane, how much of it may wait to be written, and when to look at it again. Pure Python: seconds in, numbers
+out."""
 
 from __future__ import annotations
 
@@ -15,6 +16,10 @@ LARGER, MUCH_LARGER, AT_ONCE = 2, 4, 0.05
 AHEAD_SECONDS = 0.1
 #: How much the last handler's time counts for how long they run.
 WEIGHT = 0.3
+#: How many groups may be there of rows that have run and are not yet written, and how many for each that can run at the same time.
+GROUPS_UNWRITTEN, UNWRITTEN_EACH = 4, 2
+#: After how many seconds it means nothing more how long rows took to write: other ones may be written otherwise.
+FORGOTTEN_AFTER = 2.0
 #: How many suspects at most are claimed together.
 MOST_SUSPECTS = 256
 
@@ -104,6 +109,37 @@ class Prefetch:
         self.has_looked_for_suspects = True
         self.suspects_at = time.monotonic()
         self.suspects_left = got > 0
+
+
+@dataclass(slots=True, eq=False)
+class WritePace:
+    """How many rows of one lane may have run and wait for one thread to write them. Nobody else can have those, and they have to run
+    again if this process dies."""
+
+    least: int
+    most: int
+    #: Whether each row takes its time; else many take hardly longer than few.
+    one_by_one: bool = False
+    #: How long it takes to write a row, of late, in seconds.
+    mean: float | None = None
+    wrote_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.most = max(self.most, self.least)
+
+    def wrote(self, rows: int, seconds: float) -> None:
+        """Learn from rows that were written."""
+        each = seconds / rows
+        self.mean = each if self.mean is None else self.mean + (each - self.mean) * WEIGHT
+        self.wrote_at = time.monotonic()
+
+    def room(self, unwritten: int) -> int:
+        """Return how many rows may come to those that wait: none until half of them are gone."""
+        size = self.most
+        if self.one_by_one and (unwritten or time.monotonic() - self.wrote_at < FORGOTTEN_AFTER):
+            soon = 0 if self.mean is None else int(AHEAD_SECONDS / max(self.mean, 1e-6))
+            size = min(max(self.least, soon), self.most)
+        return size - unwritten if unwritten <= size // 2 else 0
 
 
 @dataclass(slots=True, eq=False)

@@ -36,10 +36,11 @@ from statemachine_fields.worker.models import RunStatistics
 from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.outcome_events import Events
 from statemachine_fields.worker.outcomes import RowOutcome
+from statemachine_fields.worker.prefetch import GROUPS_UNWRITTEN, UNWRITTEN_EACH, WritePace
 from statemachine_fields.worker.running import RunLoop
 from statemachine_fields.worker.statistics import StatisticsWriter
 from statemachine_fields.worker.wires import Wires
-from statemachine_fields.worker.writing import ADVANCERS
+from statemachine_fields.worker.writing import ADVANCERS, ONE_BY_ONE
 
 logger = logging.getLogger("statemachine_fields.worker")
 
@@ -85,7 +86,8 @@ class Runner:
             on_written=lambda lease: self.claiming.look_again(lease.lane),
         )
         for loop in self.commits.loops.values():
-            loop.on_written = self.claiming.on_written
+            loop.on_written, loop.paces = self.claiming.on_written, {lane: self._pace(loop, lane) for lane in lanes}
+        self.claiming.room_to_write = self.commits.room
         self.claiming.on_late = self.ahead.on_late = self.running.give_back
         self.ahead.room, self.ahead.on_taken = self.claiming.room_ahead, self.claiming.on_ahead
         self.heartbeats = [
@@ -114,6 +116,10 @@ class Runner:
         return CommitLoop(
             role, committer, self.inflight, self.own, aliases, options.batch_size, longest_wait=options.lease_seconds
         )
+
+    def _pace(self, loop: CommitLoop, lane: Lane) -> WritePace:
+        least, most = UNWRITTEN_EACH * self.claiming.at_once(lane), GROUPS_UNWRITTEN * self.options.batch_size
+        return WritePace(least, most, one_by_one=loop.role in ONE_BY_ONE)
 
     @property
     def is_drained(self) -> bool:

@@ -300,6 +300,8 @@ class Write:
 #: The threads that write, and those that only a process has whose rows run ahead. These share their work: a row waits for its
 #: write there, so that with one alone nothing would be written while rows are read and run.
 ROLES, ADVANCERS = ("committer", "writer", "housekeeper"), ("advancer", "second advancer")
+#: Those that take their time for each row.
+ONE_BY_ONE = ("writer", "housekeeper")
 
 ENTER = Write(enter, has_record)
 #: Of machines that run ahead: where rows that go on wait for the write, what ends does not hold them up, nor they it.
