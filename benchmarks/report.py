@@ -18,6 +18,8 @@ class Cell:
     units: int
     seconds: float
     cpu_seconds: float
+    #: The processor time of the database server, if it was asked for.
+    server_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -41,6 +43,7 @@ class Measure:
 RATE = Measure("rate", lambda cell: cell.rate, is_gain=True)
 TIME = Measure("time", lambda cell: 1 / cell.rate)
 CPU = Measure("client CPU", lambda cell: cell.cpu_microseconds)
+SERVER_CPU = Measure("server CPU", lambda cell: cell.server_seconds / cell.units)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,10 @@ What is measured, and how to read the result, is in README.md.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))  # for the server helpers of the tests
 
 import database as databases  # noqa: E402
 from processes import end, start, tell, witnessed  # noqa: E402
-from report import CPU, Cell, Goal, Line, Measure, Ratios, spread  # noqa: E402
+from report import CPU, SERVER_CPU, Cell, Goal, Line, Ratios, spread  # noqa: E402
 from session import Session, rotated  # noqa: E402
 
 from tests import postgres  # noqa: E402
@@ -72,25 +69,12 @@ BEFORE = Contender("before, without", "ByClaims", is_before=True)
 CONTENDERS = (AHEAD, WITHOUT, BEFORE)
 
 
-@dataclass(frozen=True)
-class StepsCell(Cell):
-    """A cell that knows what it cost the server."""
-
-    server_seconds: float
-
-
-SERVER_CPU = Measure("server CPU", attrgetter("server_seconds"))
 #: By the name of a contender.
 GOALS = {
     WITHOUT.name: [Goal(IN_GROUPS), Goal(None, CPU), Goal(None, SERVER_CPU)],
     BEFORE.name: [Goal(), Goal(None, CPU), Goal(None, SERVER_CPU)],
 }
 GOALS_ALONE = {WITHOUT.name: Goal(ALONE), BEFORE.name: Goal(None)}
-
-
-def _stat(pid: int) -> list[str]:
-    """Return what Linux tells of a process, from its state on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 class Database(databases.Database):
@@ -106,16 +90,6 @@ class Database(databases.Database):
         self.run(FILL.format(table=contender.table), rows)
         self.run(f"VACUUM ANALYZE {contender.table}, {contender.table}statetransition")
         self.run("CHECKPOINT")
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time of the server with all its processes, those that have ended among them. On Linux."""
-        backend = self.ask("SELECT pg_backend_pid()")
-        server = int(_stat(backend)[1])
-        ticks = sum(map(int, _stat(server)[11:15]))
-        for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                ticks += sum(map(int, _stat(int(child))[11:13]))
-        return ticks / os.sysconf("SC_CLK_TCK")
 
     def ended(self, contender: Contender) -> tuple[int, float]:
         """Return how many rows have ended, and when the last of them was committed."""
@@ -187,7 +161,7 @@ class Run(Session[Database]):
         spent = database.cpu_seconds() - before
         database.check(contender)
         _number, ended = database.ended(contender)
-        return StepsCell(self.rows, ended - began, told["cpu"], spent)
+        return Cell(self.rows, ended - began, told["cpu"], spent)
 
     def _one_by_one(self, contender: Contender) -> list[float]:
         """Return how long each row took from the start of its first handler to the commit of its last move."""
