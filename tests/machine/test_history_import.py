@@ -17,13 +17,28 @@ from django.db import connection, connections, models, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from lab.models import Car, Chore, Coupon, Invoice, Kept, Logged, Parcel, Reasoned, Ticket, Vehicle
+from lab.models import (
+    Car,
+    Chore,
+    Coupon,
+    Expedition,
+    Invoice,
+    Kept,
+    Logged,
+    Parcel,
+    Petition,
+    Reasoned,
+    Ticket,
+    Vehicle,
+)
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.history_import import ImportResult
 from statemachine_fields.machine.verify import Verifier
+from statemachine_fields.testing import drain
 from tests.patience import PATIENCE
 from tests.sessions import wait_until_blocked
 from tests.together import together
+from tests.worker.rows import not_mariadb
 
 pytestmark = pytest.mark.django_db
 
@@ -468,6 +483,48 @@ class TestRowsThatHaveMovedSince:
         Ticket.states.import_history([entry(ticket, "open", 1)])
         with pytest.raises(ConcurrentTransition):
             ticket.states.transition_to("closed", expected=seen)
+
+
+@not_mariadb
+class TestWhatNamesAMove:
+    """What is kept of a row and says by number which of its moves it is about."""
+
+    def test_events_stay_with_the_move_that_took_them(self):
+        row = Petition.objects.create()
+        row.states.transition_to("OPEN")
+        row.states.deliver("letter")
+        row.states.deliver("denied")
+        drain(Petition)
+        said = [entry(row, "OPEN", 1, "DRAFT"), entry(row, "DRAFT", 2, "OPEN")]
+        assert Petition.states.import_history(said).imported == 1
+        moves = dict(row.states.history.values_list("sequence", "to_status"))
+        assert [(event.name, moves[event.taken_by]) for event in row.states.events] == [
+            ("letter", "HEARD"),
+            ("denied", "DENIED"),
+        ]
+        assert_clean(Petition.states)
+
+    def test_untaken_events_stay_untaken(self):
+        row = Petition.objects.create()
+        row.states.transition_to("OPEN")
+        row.states.deliver("denied")
+        assert Petition.states.import_history([entry(row, "DRAFT", 1, "OPEN")]).imported == 1
+        assert row.states.events.get().taken_by is None
+        assert_clean(Petition.states)
+
+    def test_the_mark_of_children_left_behind_stays_with_the_move_that_left_them(self):
+        gone, stays = Expedition.objects.create(), Expedition.objects.create()
+        for row in (gone, stays):
+            row.states.transition_to("WALKING")
+        gone.states.transition_to("LATE")
+        said = [
+            entry(row, state, at) for row in (gone, stays) for at, state in enumerate(["GUIDED", "HOME", "PLANNED"])
+        ]
+        assert Expedition.states.import_history(said).imported == 2
+        gone.refresh_from_db()
+        stays.refresh_from_db()
+        assert (gone.status_cancels, stays.status_cancels) == (5, 0)
+        assert gone.states.history.get(sequence=5).from_status == "WALKING"
 
 
 class TestKeys:

@@ -19,7 +19,7 @@ from django.db.models import F
 
 from statemachine_fields.db.batches import Batches
 from statemachine_fields.db.clock import DatabaseClock
-from statemachine_fields.db.expressions import MachineValue
+from statemachine_fields.db.expressions import Increment, MachineValue
 from statemachine_fields.db.rows import all_rows
 from statemachine_fields.machine.bulk import Refusal
 from statemachine_fields.machine.history_entries import Chain, HistoryEntry, Refused, Step, read_entries
@@ -234,9 +234,7 @@ class HistoryImporter:
         sequence: int,
         before: uuid.UUID | None = None,
     ) -> None:
-        if self.bound.records_attempts:  # tries say after which move they were
-            tries: models.QuerySet[Any] = all_rows(self.bound.attempt_model, self.using).filter(instance_id=key)
-            tries.update(sequence=F("sequence") + len(steps))
+        self._shift_mentions(key, len(steps))
         self.batches.owners.filter(pk=key).update(**changes, **{self.bound.names.sequence: MachineValue(sequence)})
         ids = uuid7_from((step.at for step in steps), before)
         self.records.bulk_create(
@@ -255,3 +253,16 @@ class HistoryImporter:
             ),
             batch_size=self.batches.batch_size,
         )
+
+    def _shift_mentions(self, key: Any, by: int) -> None:
+        """Let what names a move of the row by its number go on naming the same move."""
+        bound = self.bound
+        if bound.records_attempts:  # after which move a try was
+            all_rows(bound.attempt_model, self.using).filter(instance_id=key).update(sequence=F("sequence") + by)
+        if "inbox" in bound.features:  # which move took an event
+            events = all_rows(bound.require_events(), self.using).filter(instance_id=key, taken_by__isnull=False)
+            events.update(taken_by=F("taken_by") + by)
+        if "cancels" in bound.features:  # by which move the row has left its children
+            cancels = bound.names.cancels
+            marked = self.batches.owners.filter(**{"pk": key, f"{cancels}__gt": 0})
+            marked.update(**{cancels: Increment(cancels, by)})
