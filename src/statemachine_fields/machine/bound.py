@@ -154,9 +154,11 @@ class BoundMachine(Generic[M]):
         """Deliver an event to the one row that fits, as `deliver()` of the row does.
 
         :param where: what the row is known by, as for `filter()`: `{"number": "A-17"}`. Of a multi-table child, its own fields, too;
-            then it is one of its rows.
+            then it is one of its rows. If it names the fields of `unique_while_live` and several rows fit, the one that has the
+            key is meant.
         :param using: the database, if not the one that the router chooses.
-        :raises RowMissing: no row fits. `MultipleObjectsReturned` of the model if several do.
+        :raises RowMissing: no row fits. `MultipleObjectsReturned` of the model if several do, and none of them has a live key by which
+            they are known.
         """
         from statemachine_fields.machine.delivery import Deliverer
 
@@ -180,7 +182,8 @@ class BoundMachine(Generic[M]):
         before it. Rows are locked in the order of their keys. A row that has ended, or that there is not, is an answer here and
         no error: *refused* and *missing*.
 
-        :param by: the field that `key` is a value of, if that is not the primary key.
+        :param by: the field that `key` is a value of, if that is not the primary key. If it is that of `unique_while_live`, the row is
+            meant that has the key.
         :param using: the database, if not the one that the router chooses.
         :raises EventRefused: no state of the machine waits for an event of that name.
         :raises TypeError: an entry is not what is described here, or its payload cannot be written as JSON. Nothing of its batch

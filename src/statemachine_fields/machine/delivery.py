@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -162,29 +162,47 @@ class Deliverer:
     def _with_keys(self, events: list[DeliveredEvent], by: str) -> list[DeliveredEvent]:
         """Return events with the keys of rows in place of what these are known by; None where there is no such row."""
         wanted = dict.fromkeys(event.key for event in events)
-        rows, name = all_rows(self.model, self.using), self.bound.key_name
+        rows = all_rows(self.model, self.using)
+        keys = self._keys_by(rows, by, wanted)
+        several = [value for value in wanted if len(keys.get(value, ())) > 1]
+        if several and (holders := self._holders(rows, [by])) is not None:
+            keys |= {value: found for value, found in self._keys_by(holders, by, several).items() if len(found) == 1}
+        for value in several:
+            if len(keys[value]) > 1:
+                raise self._too_many({by: value})
+        return [event._replace(key=next(iter(keys.get(event.key, ())), None)) for event in events]
+
+    def _keys_by(self, rows: models.QuerySet[Any], by: str, wanted: Collection[Any]) -> dict[Any, list[Any]]:
+        """Return the keys of those rows that have a value which is wanted, by that value."""
+        name = self.bound.key_name
         keys: dict[Any, list[Any]] = {}
         for value, key in rows.filter(**{f"{by}__in": [*wanted]}).values_list(by, name):
             keys.setdefault(value, []).append(key)
-        if not keys.keys() <= wanted.keys():  # some are equal for the database alone, as text in another case may be
-            for value in wanted.keys() - keys.keys():
-                keys[value] = list(rows.filter(**{by: value}).values_list(name, flat=True)[:2]) or [None]
-        for value, found in keys.items():
-            if len(found) > 1:
-                raise self._too_many({by: value})
-        return [event._replace(key=keys.get(event.key, [None])[0]) for event in events]
+        if not keys.keys() <= {*wanted}:  # some are equal for the database alone, as text in another case may be
+            for value in {*wanted} - keys.keys():
+                keys[value] = list(rows.filter(**{by: value}).values_list(name, flat=True)[:2])
+        return keys
 
     def find(self, where: Mapping[str, Any]) -> Any:
-        """Return the key of the one row that fits, or raise."""
+        """Return the key of the one row that fits, or raise. Of several that had a live key one after the other, it is the one that has
+        it now."""
         if not isinstance(where, Mapping) or not where:
             raise TypeError(f"where must be a dict of what the row is known by, got {where!r}.")
-        found = all_rows(self.model, self.using).filter(**where).values_list(self.bound.key_name, flat=True)[:2]
-        keys = list(found)
+        rows, name = all_rows(self.model, self.using).filter(**where), self.bound.key_name
+        keys = list(rows.values_list(name, flat=True)[:2])
         if not keys:
             raise RowMissing(f"{self.model._meta.label} with {_listed(where)}", saved=None)
-        if len(keys) > 1:
+        if len(keys) > 1 and (holders := self._holders(rows, where)) is not None and None not in where.values():
+            keys = list(holders.values_list(name, flat=True)[:2])
+        if len(keys) != 1:
             raise self._too_many(where)
         return keys[0]
+
+    def _holders(self, rows: models.QuerySet[Any], names: Iterable[str]) -> models.QuerySet[Any] | None:
+        """Return those of several rows that have their live key to themselves, if it is by that key that the rows are known: others
+        had it before them."""
+        key = self.bound.key
+        return key.kept_by(rows) if key is not None and key.is_named_by(names) else None
 
     def _too_many(self, where: Mapping[str, Any]) -> Exception:
         several: type[Exception] = self.model.MultipleObjectsReturned

@@ -145,12 +145,19 @@ class BoundKey(Generic[M]):
         """Say whether rows in the state have their key to themselves."""
         return state not in self.freeing
 
+    def is_named_by(self, given: Iterable[str]) -> bool:
+        """Say whether names are those of all its fields, each once, and of nothing else."""
+        accepted = {name: field.name for field in self.fields for name in (field.attname, field.name)}
+        return sorted(accepted.get(name, "") for name in given) == sorted(field.name for field in self.fields)
+
+    def kept_by(self, rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        """Return those of some rows that have their key to themselves."""
+        return rows.filter(IsOtherThan(self.bound.names.status, self.freeing))
+
     def read(self, given: Mapping[str, Any], method: str) -> dict[str, Any]:
         """Return the values of a key that was given by name, or raise."""
-        accepted = {name: field.name for field in self.fields for name in (field.attname, field.name)}
-        named = [accepted[name] for name in given if name in accepted]
-        expected = [field.name for field in self.fields]
-        if sorted(named) != sorted(expected) or len(given) != len(named):
+        if not self.is_named_by(given):
+            expected = [field.name for field in self.fields]
             raise TypeError(
                 f"{self.bound}: {method}() takes the key, {', '.join(f'{name}=' for name in expected)}, all of it and "
                 f"nothing else, got {', '.join(f'{name}=' for name in given) or 'none of it'}."
@@ -164,8 +171,7 @@ class BoundKey(Generic[M]):
 
     def holders(self, values: Mapping[str, Any], using: str | None) -> models.QuerySet[M]:
         """Return the row that has the key, as a queryset of one or none. Also such as the model's managers leave out."""
-        rows = all_rows(self.model, using).order_by()
-        return rows.filter(IsOtherThan(self.bound.names.status, self.freeing), **values)
+        return self.kept_by(all_rows(self.model, using).order_by()).filter(**values)
 
     def live(self, given: Mapping[str, Any], using: str | None) -> M | None:
         """Return the row that has the key, or None."""
