@@ -8,10 +8,10 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from lab.models import AsyncPetition, AtomicPetition, LongPetition, Petition, Reading, SavedPetition, SwiftPetition
+from lab.models import AsyncPetition, AtomicPetition, Leg, LongPetition, Petition, Reading, SavedPetition, SwiftPetition
 from statemachine_fields import Delivery
 from statemachine_fields.testing import drain
-from statemachine_fields.worker import Move
+from statemachine_fields.worker import Move, Spawn
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.outcome_events import Events
@@ -106,6 +106,22 @@ class TestHandlers:
         moves = [(each.from_status, each.to_status) for each in row.states.history.order_by("sequence")]
         assert moves[1:] == [("OPEN", "HEARD"), ("HEARD", "OPEN")]  # where the letter was awaited that was left
         assert taken(row) == [(1, 3), (2, 2)]
+
+    def test_may_make_children_and_take_less_than_they_were_handed(self, model, monkeypatch):
+        def play(self, ctx):
+            return Spawn("HEARD", [Leg(number=event.number) for event in ctx.events[1:]], take=ctx.events[1:])
+
+        monkeypatch.setattr(model, "play", play)
+        row = petition(model=model)
+        for name in ("letter", "call", "denied"):
+            row.states.deliver(name)
+        drain(model)
+
+        # The letter is awaited in HEARD, and so brings the row back, and then nothing is left that could move it.
+        moves = [(each.from_status, each.to_status) for each in row.states.history.order_by("sequence")]
+        assert moves[1:] == [("OPEN", "HEARD"), ("HEARD", "OPEN")]
+        assert taken(row) == [(1, 3), (2, 2), (3, None)]
+        assert [leg.number for leg in Leg.objects.all()] == [2]
 
     def test_that_fail_are_tried_again_by_policy_and_take_nothing(self, model):
         row = petition(model=model, raises=True)

@@ -46,6 +46,7 @@ class Spawn(Move):
 
     The children are new instances of models that have a state machine, in the database of the row. They are made in the transaction
     of the move, in few statements however many there are; those with a `save()` or receivers of their own are saved one by one.
+    What else it says is as of a `Move`.
     """
 
     children: tuple[models.Model, ...] = ()
@@ -58,8 +59,9 @@ class Spawn(Move):
         update: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         after: Seconds | None = None,
+        take: Collection[Any] | None = None,
     ) -> None:
-        Move.__init__(self, state, update, metadata, after)
+        Move.__init__(self, state, update, metadata, after, take)
         if isinstance(children, models.Model) or not isinstance(children, Iterable):
             raise TypeError(f"Spawn needs a list of the children to make, got {children!r}.")
         made = tuple(children)
