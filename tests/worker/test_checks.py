@@ -77,6 +77,14 @@ def test_what_is_told_of_a_declaration(states, body, expected):
     assert told(lab_model(states=machine(*states), **body)) == expected
 
 
+def test_tries_of_a_machine_that_has_none():
+    assert told(lab_model(states=machine(record_attempts=True))) == [
+        "W109 'states' has record_attempts, but no state with a handler or a clock, so there are no tries to keep."
+    ]
+    timed = machine(State("A", timeout_after=60, timeout_to="B"), State("B", external=True), record_attempts=True)
+    assert told(lab_model(name="Timed", states=timed)) == []
+
+
 def test_handler_of_an_external_state():
     states = machine(State("A", external=True), State("B", external=True))
     order = lab_model(states=states, ask=states.handler("B")(lambda self: "C"))

@@ -21,6 +21,7 @@ def check_timed(bound: Binding[Any]) -> Iterator[checks.CheckMessage]:
     yield from on_error_without_a_handler(bound)
     if not bound.is_timed:
         yield from row_fields_in_vain(bound)
+        yield from no_tries_to_keep(bound)
         return
     yield from handlers_that_could_do_nothing(bound)
     yield from states_that_nothing_moves(bound)
@@ -41,6 +42,16 @@ def row_fields_in_vain(bound: Binding[Any]) -> Iterator[checks.Error]:
             hint=f"Give a state a handler, a time-out or a deletion, or remove {' and '.join(given)}.",
             obj=bound.model,
             id="statemachine_fields.E111",
+        )
+
+
+def no_tries_to_keep(bound: Binding[Any]) -> Iterator[checks.Warning]:
+    if bound.machine.record_attempts:
+        yield checks.Warning(
+            f"{bound.accessor!r} has record_attempts, but no state with a handler or a clock, so there are no tries to keep.",
+            hint="Give a state a handler, a time-out or a deletion, or remove record_attempts.",
+            obj=bound.model,
+            id="statemachine_fields.W109",
         )
 
 
