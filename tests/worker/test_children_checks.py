@@ -8,6 +8,8 @@ import pytest
 from django.contrib.contenttypes.fields import GenericRelation
 from django.core import checks
 from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Lower
 from django.test.utils import override_settings
 
 from lab.models import Expedition, Leg
@@ -30,10 +32,18 @@ def parent(*relation: str, body: dict[str, Any] | None = None, **options: Any) -
     return lab_model(name="Order", states=states, **(body or {}))
 
 
-def child(to: Any = "lab.Order", key: Any = models.ForeignKey, *, index: bool = True, **body: Any) -> Any:
+def child(
+    to: Any = "lab.Order",
+    key: Any = models.ForeignKey,
+    *,
+    index: bool = True,
+    meta: dict[str, Any] | None = None,
+    **body: Any,
+) -> Any:
     indexes = [models.Index(fields=["order", "status"], name="by_order")] if index else []
     field = key(to, models.CASCADE, related_name="parcels")
-    return lab_model(name="Parcel", meta={"indexes": indexes}, order=field, **({"states": child_machine()} | body))
+    options = {"indexes": indexes} if meta is None else meta
+    return lab_model(name="Parcel", meta=options, order=field, **({"states": child_machine()} | body))
 
 
 def told(model: Any) -> list[str]:
@@ -114,6 +124,46 @@ def test_an_index_is_asked_for() -> None:
         "W121 lab.Parcel has no index on 'order' and 'status', by which rows of lab.Order in 'A' find out whether their "
         "children have ended."
     ]
+
+
+def index(*expressions: Any, **options: Any) -> dict[str, Any]:
+    return {"indexes": [models.Index(*expressions, name="an_index", **options)]}
+
+
+def unique(*expressions: Any, **options: Any) -> dict[str, Any]:
+    return {"constraints": [models.UniqueConstraint(*expressions, name="a_constraint", **options)]}
+
+
+OURS = ["order", "status"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "is_enough"),
+    [
+        (index(fields=[*OURS, "id"]), True),
+        (index(fields=["order_id", "-status"]), True),
+        (index(F("order"), F("status")), True),
+        (index("order_id", F("status").desc(), Lower("status")), True),
+        (index(F("order"), Lower("status")), False),
+        (index(F("order"), Lower("status"), F("status")), False),
+        (index(F("status"), F("order")), False),
+        (index(F("order")), False),
+        (index(fields=["odrer", "status"]), False),  # which is for Django to tell
+        (index(F("pk"), F("status")), False),
+        (unique(fields=[*OURS, "id"]), True),
+        (unique(F("order"), F("status"), F("id")), True),
+        ({"unique_together": [("order_id", "status", "id")]}, True),
+        (index(fields=OURS, condition=Q(status="OPEN")), False),
+        (index(fields=OURS, condition=~Q(order__isnull=False)), False),
+        (index(fields=OURS, condition=Q(order__isnull=False)), True),
+        (unique(fields=OURS, condition=Q(status="OPEN")), False),
+        (unique(F("order"), F("status"), condition=Q(status="OPEN")), False),
+    ],
+)
+def test_any_index_will_do_that_begins_so_and_has_all_children(meta: dict[str, Any], is_enough: bool) -> None:
+    order = parent()
+    child(meta=meta)
+    assert [each.partition(" ")[0] for each in told(order)] == ([] if is_enough else ["W121"])
 
 
 def test_children_that_cannot_be_cancelled() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core import checks
@@ -49,7 +49,7 @@ def another_database(join: Join) -> Iterator[checks.Error]:
 def no_index(join: Join) -> Iterator[checks.Warning]:
     """Ask for an index on the parent and the status, if both are in one table."""
     meta, wanted = join.model._meta, [join.field.name, join.child.names.status]
-    if join.field.model is not join.child.model or any(fields[:2] == wanted for fields in _indexed(join.model)):
+    if join.field.model is not join.child.model or any(names[:2] == wanted for names in _indexed(join)):
         return
     status = wanted[1]
     yield checks.Warning(
@@ -62,16 +62,26 @@ def no_index(join: Join) -> Iterator[checks.Warning]:
     )
 
 
-def _indexed(model: type[models.Model]) -> Iterator[list[str]]:
-    """Yield the fields of each index that has all rows of a model."""
-    for index in model._meta.indexes:
-        if index.condition is None:
-            yield [name.removeprefix("-") for name in index.fields]
-    for constraint in model._meta.constraints:
-        if isinstance(constraint, models.UniqueConstraint) and constraint.condition is None:
-            yield list(constraint.fields)
-    for fields in model._meta.unique_together:
-        yield list(fields)
+def _indexed(join: Join) -> Iterator[list[str]]:
+    """Yield the fields of each index that has all children of a parent; of one with expressions, an empty name for each."""
+    meta = join.model._meta
+    names = {field.attname: field.name for field in meta.concrete_fields}
+    constraints = [each for each in meta.constraints if isinstance(each, models.UniqueConstraint)]
+    # That it has a parent is true of every child.
+    conditions = (None, models.Q(**{f"{join.field.name}__isnull": False}))
+    given: list[Iterable[str]] = [*meta.unique_together]
+    for index in (*meta.indexes, *constraints):
+        if index.condition in conditions:
+            fields = [name.removeprefix("-") for name in index.fields]
+            given.append(fields or [_column(expression) for expression in index.expressions])
+    for its in given:
+        yield [names.get(name, name) for name in its]
+
+
+def _column(expression: Any) -> str:
+    """Return the field that an expression of an index is; empty if it is more than that."""
+    plain: Any = expression.expression if isinstance(expression, models.expressions.OrderBy) else expression
+    return plain.name if isinstance(plain, models.F) else ""
 
 
 def not_to_be_cancelled(join: Join) -> Iterator[checks.Warning]:
