@@ -15,6 +15,7 @@ from django.db.models.expressions import DatabaseDefault
 from django.db.models.signals import pre_save
 from django.db.models.utils import resolve_callables
 
+from statemachine_fields.db.batches import LARGEST_KEY_LIST
 from statemachine_fields.db.live_keys import (
     IsOtherThan,
     is_violation,
@@ -220,7 +221,7 @@ class BoundKey(Generic[M]):
 
     def holder(self, facts: Mapping[str, Any], but: Any, using: str) -> tuple[Any, str] | None:
         """Return key and status of the row that has these values, if it is another than that one."""
-        if any(value is None or is_expression(value) for value in facts.values()):
+        if any(map(_is_unknown, facts.values())):
             return None
         rows = self.holders(facts, using)
         rows = rows if but is None else rows.exclude(pk=but)
@@ -233,6 +234,11 @@ class BoundKey(Generic[M]):
         pk, status = holder or (None, None)
         return DuplicateLiveRow(row_label(instance), self.model._meta.label, self.bound.accessor, shown, pk, status)
 
+    def is_behind(self, error: BaseException) -> bool:
+        """Say whether the database has raised an error because of this key."""
+        is_ours = isinstance(error, IntegrityError) and not isinstance(error, DuplicateLiveRow)
+        return is_ours and is_violation(error, self.model, self.constraint)
+
     def refusal(
         self, instance: models.Model, error: BaseException, using: str, update: Mapping[str, Any] | None = None
     ) -> DuplicateLiveRow | None:
@@ -240,8 +246,7 @@ class BoundKey(Generic[M]):
 
         :param update: all that a move was to write of the instance; None for a save, which writes what it has.
         """
-        is_ours = isinstance(error, IntegrityError) and not isinstance(error, DuplicateLiveRow)
-        if not is_ours or not is_violation(error, self.model, self.constraint):
+        if not self.is_behind(error):
             return None
         written, pk, holder = update, self.bound.key_of(instance), None
         is_usable = not connections[using].needs_rollback
@@ -253,6 +258,33 @@ class BoundKey(Generic[M]):
             holder = self.holder(facts, pk, using)
         return self.error(instance, facts, holder)
 
+    def refusal_among(
+        self, instances: Iterable[models.Model], error: BaseException, using: str
+    ) -> DuplicateLiveRow | None:
+        """Return what is to be raised for an error of an INSERT of many rows of the model; None if it is not about this key, or nobody knows any more
+        which of them it is about."""
+        if not self.is_behind(error) or connections[using].needs_rollback:
+            return None
+        status = self.bound.names.status
+        live = [each for each in instances if self.is_kept_in(plain(getattr(each, status)))]
+        given = [(self.facts_of(each), each) for each in live]
+        keyed = [(facts, each) for facts, each in given if not any(map(_is_unknown, facts.values()))]
+        names, size = [field.name for field in self.fields], LARGEST_KEY_LIST // len(self.fields)
+        rows = self.kept_by(all_rows(self.model, using).order_by())
+        for part in (keyed[start : start + size] for start in range(0, len(keyed), size)):
+            which = models.Q(*[models.Q(**facts) for facts, _each in part], _connector=models.Q.OR)
+            found = first_of(rows.filter(which).values_list("pk", status, *names))
+            if found is not None:
+                values = dict(zip(names, found[2:], strict=True))
+                instance = next((each for facts, each in part if facts == values), part[0][1])
+                return self.error(instance, values, found[:2])
+        seen: set[str] = set()
+        for facts, instance in keyed:  # two of them may have the same
+            if repr(facts) in seen:
+                return self.error(instance, facts, None)
+            seen.add(repr(facts))
+        return None
+
 
 def first_of(rows: models.QuerySet[Any, T]) -> T | None:
     """Return the one row that there is at most."""
@@ -260,6 +292,11 @@ def first_of(rows: models.QuerySet[Any, T]) -> T | None:
         found: T = row
         return found
     return None
+
+
+def _is_unknown(value: object) -> bool:
+    """Say whether a value is no part of a key, or one that only the database can tell."""
+    return value is None or is_expression(value)
 
 
 def _as_value(value: Any) -> Any:

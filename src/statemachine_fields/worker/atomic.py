@@ -15,7 +15,7 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.lease import Lease
 from statemachine_fields.worker.outcome_events import Events
 from statemachine_fields.worker.outcomes import Dropped, Released, RowOutcome, TransitionedItself, Waited
-from statemachine_fields.worker.writing import NotWritten, confirm, is_conflict, lock, write_now
+from statemachine_fields.worker.writing import NotWritten, confirm, duplicate_behind, is_conflict, lock, write_now
 
 
 class RolledBack(Exception):
@@ -69,6 +69,7 @@ def run_atomic(executor: HandlerExecutor, events: Events, lease: Lease) -> RowOu
     locked nobody can claim it, so its lease need not be extended.
     """
     outcome: RowOutcome | None = None
+    answer: RowOutcome | None = None
     tracked = TrackedTransaction(lease.lane.using)
     try:
         outcome = executor.without_handler(lease)
@@ -76,7 +77,8 @@ def run_atomic(executor: HandlerExecutor, events: Events, lease: Lease) -> RowOu
             return outcome
         lease.connection = lease.lane.connection
         with tracked:
-            outcome = _run_and_write(executor, lease)
+            answer = _run(executor, lease)
+            outcome = _write(executor, answer)
     except LeaseLost:
         # Either it is gone, which the committer will find out, or somebody has the row locked at this moment.
         return Released(lease)
@@ -86,7 +88,7 @@ def run_atomic(executor: HandlerExecutor, events: Events, lease: Lease) -> RowOu
                 # It may be the answer to COMMIT that was lost. The record tells.
                 return TransitionedItself(lease, exception=error)
             judge = executor.judge_conflict if is_conflict(lease.lane, error) else executor.judge_error
-            return judge(lease, error)
+            return judge(lease, error if answer is None else duplicate_behind(answer, error) or error)
         _report(events, outcome)
         events.raised_after_commit(outcome, error)
         return None
@@ -103,12 +105,15 @@ def _report(events: Events, outcome: RowOutcome) -> None:
         events.committed([outcome])
 
 
-def _run_and_write(executor: HandlerExecutor, lease: Lease) -> RowOutcome:
-    lane = lease.lane
+def _run(executor: HandlerExecutor, lease: Lease) -> RowOutcome:
     if not lock(lease):
         raise LeaseLost(lease.label, lease.token)
     method, arguments = executor.begin(lease)
-    outcome = executor.judge(lease, method(*arguments))
+    return executor.judge(lease, method(*arguments))
+
+
+def _write(executor: HandlerExecutor, outcome: RowOutcome) -> RowOutcome:
+    lease, lane = outcome.lease, outcome.lease.lane
     written = write_now(outcome)
     if not written and outcome.is_hearsay:  # in a transaction within ours that was undone
         outcome = executor.not_moved(outcome)

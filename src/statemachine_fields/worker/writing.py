@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, connections, models
+from django.db import DatabaseError, InterfaceError, connections, models
 
 from statemachine_fields.db.dialect import is_timeout
 from statemachine_fields.db.riders import Taking
@@ -15,6 +16,7 @@ from statemachine_fields.exceptions import ConcurrentTransition, DuplicateLiveRo
 from statemachine_fields.machine import parents
 from statemachine_fields.machine.context import loaded, read_facts
 from statemachine_fields.machine.ids import uuid7, uuid7_many
+from statemachine_fields.machine.registry import machines_of
 from statemachine_fields.machine.transitioner import Transitioner
 from statemachine_fields.machine.updates import Updates, auto_now_fields
 from statemachine_fields.schedule.wakeups import wake
@@ -352,12 +354,27 @@ def pairs(outcomes: Sequence[RowOutcome]) -> tuple[list[Any], list[int]]:
 
 
 def duplicate_behind(outcome: RowOutcome, error: BaseException) -> DuplicateLiveRow | None:
-    """Return what says which row has the key that an outcome would have given its own; None if it is another matter."""
+    """Return what says which row has the key that an outcome would have given its own, or a child; None if it is another matter."""
     lane, key = outcome.lease.lane, outcome.lease.lane.bound.key
-    row = None if key is None else row_of(outcome.lease).first()
-    if key is None or row is None:
-        return None
-    return key.refusal(row, error, lane.using, getattr(outcome, "update", None) or {})
+    refusal = None
+    with suppress(
+        DatabaseError, InterfaceError
+    ):  # the error stands, and what is written in place of the outcome will meet this one
+        refusal = _duplicate_among(getattr(outcome, "children", ()), error, lane.using)
+        if refusal is None and key is not None and key.is_behind(error):
+            row = row_of(outcome.lease).first()
+            refusal = None if row is None else key.refusal(row, error, lane.using, outcome.update or {})
+    return None if refusal is None else refusal.with_traceback(error.__traceback__)
+
+
+def _duplicate_among(children: Sequence[models.Model], error: BaseException, using: str) -> DuplicateLiveRow | None:
+    for model in dict.fromkeys(type(child) for child in children):
+        for bound in machines_of(model).values():
+            alike = [child for child in children if type(child) is model]
+            refusal = None if bound.key is None else bound.key.refusal_among(alike, error, using)
+            if refusal is not None:
+                return refusal
+    return None
 
 
 def is_in_the_way(lane: Lane, error: BaseException) -> bool:
