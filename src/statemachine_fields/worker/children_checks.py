@@ -80,8 +80,8 @@ def _indexed(join: Join) -> Iterator[list[str]]:
 
 def _column(expression: Any) -> str:
     """Return the field that an expression of an index is; empty if it is more than that."""
-    plain: Any = expression.expression if isinstance(expression, models.expressions.OrderBy) else expression
-    return plain.name if isinstance(plain, models.F) else ""
+    plain = expression.expression if isinstance(expression, models.expressions.OrderBy) else expression
+    return str(getattr(plain, "name", "")) if isinstance(plain, models.F) else ""
 
 
 def not_to_be_cancelled(join: Join) -> Iterator[checks.Warning]:
