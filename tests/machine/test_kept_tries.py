@@ -82,6 +82,17 @@ def test_a_rename_takes_tries_along(row):
     assert list(kept) == [(1, "FRESH"), (2, "FRESH"), (3, "FRESH"), (4, "NEXT")]
 
 
+def test_a_first_record_that_is_written_later_moves_them_on(monkeypatch):
+    monkeypatch.setattr(Effort, "go_on", lambda self, ctx: None)
+    (made,) = Effort.objects.bulk_create([Effort()])
+    drain(Effort)
+    kept = made.states.attempts.values_list("number", "sequence")
+    assert list(kept) == [(1, 0)]
+    assert Effort.states.record_initial(Effort.objects.all()) == 1
+    assert list(kept.all()) == [(1, 1)]
+    assert found() == []
+
+
 def test_history_that_is_imported_before_them_moves_them_on(row):
     at = timezone.now() - datetime.timedelta(days=9)
     entries = [

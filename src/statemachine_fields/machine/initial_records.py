@@ -69,6 +69,8 @@ class InitialRecorder:
                 keys = [row[0] for row in alike]
                 self.batches.owners.filter(pk__in=keys).update(**{names.sequence: MachineValue(number)})
                 self.bound.record_first(alike, using, number)
+                if self.bound.records_attempts:  # which say after how many moves they were, and were after this one
+                    all_rows(self.bound.attempt_model, using).filter(instance_id__in=keys).update(sequence=number)
         self.recorded += len(new)
         return Done(len(found), found[-1][0] if found else None)
 
