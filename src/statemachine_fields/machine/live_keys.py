@@ -261,8 +261,8 @@ class BoundKey(Generic[M]):
     def refusal_among(
         self, instances: Iterable[models.Model], error: BaseException, using: str
     ) -> DuplicateLiveRow | None:
-        """Return what is to be raised for an error of an INSERT of many rows of the model; None if it is not about this key, or nobody knows any more
-        which of them it is about."""
+        """Return what is to be raised for an error of an INSERT of many rows; None if it is not about this key, or if nobody knows
+        any more which of them is meant. Many are asked for with one statement."""
         if not self.is_behind(error) or connections[using].needs_rollback:
             return None
         status = self.bound.names.status

@@ -357,9 +357,8 @@ def duplicate_behind(outcome: RowOutcome, error: BaseException) -> DuplicateLive
     """Return what says which row has the key that an outcome would have given its own, or a child; None if it is another matter."""
     lane, key = outcome.lease.lane, outcome.lease.lane.bound.key
     refusal = None
-    with suppress(
-        DatabaseError, InterfaceError
-    ):  # the error stands, and what is written in place of the outcome will meet this one
+    # What cannot be asked now changes nothing: the error stands, and what is written in place of the outcome meets the same trouble.
+    with suppress(DatabaseError, InterfaceError):
         refusal = _duplicate_among(getattr(outcome, "children", ()), error, lane.using)
         if refusal is None and key is not None and key.is_behind(error):
             row = row_of(outcome.lease).first()
