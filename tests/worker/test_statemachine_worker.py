@@ -18,7 +18,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from lab.models import ByWorker, Chore, Payment, Ping, Run, Ticking
+from lab.models import ByWorker, Chore, Payment, Petition, Ping, Run, Ticking
 from statemachine_fields.worker.lease import lanes_of
 from statemachine_fields.worker.management.commands.statemachine_worker import Command, pool_size, room_in_pools
 from statemachine_fields.worker.models import RunStatistics
@@ -26,6 +26,7 @@ from tests import database_url
 from tests.patience import PATIENCE, eventually
 from tests.scratch import SOURCES
 from tests.settings import SMF_DB
+from tests.worker.rows import set_clock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -226,6 +227,22 @@ def test_a_worker_says_what_it_leaves_alone(written, said, tmp_path):
     with log.open("w") as file:
         worker = start("lab.Chore", log=file)
     eventually(lambda: all(words in log.read_text() for words in ["lab.Chore.states", *said]), "it says so")
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+
+
+def test_a_worker_says_that_rows_sleep_beside_what_they_wait_for(tmp_path):
+    """As after a deploy of code whose state waits for more."""
+    row = Petition.objects.create(status="HEARD")
+    row.states.deliver("letter")
+    set_clock(row, next_at=None)
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        worker = start("lab.Petition", log=file)
+    said = ["lab.Petition.states: rows sleep beside events", "statemachine_reschedule lab.Petition.states"]
+    eventually(lambda: all(words in log.read_text() for words in said), "it says so")
+    call_command("statemachine_reschedule", "lab.Petition")
+    eventually(lambda: Petition.objects.get().status == "OPEN", "it is moved")
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import BooleanField, Count, Exists, ExpressionWrapper, F, OuterRef, Q
 
 from statemachine_fields.db.clock import StatementClock
 from statemachine_fields.db.rows import all_rows
@@ -16,6 +16,11 @@ from statemachine_fields.schedule.waiting import Event
 if TYPE_CHECKING:
     from statemachine_fields.machine.binding import Binding
     from statemachine_fields.schedule.policy import Schedule
+
+#: How many sleeping rows of each state that have had events `are_some_stranded()` looks at.
+LOOKED_AT = 100_000
+#: What it calls the answer in queries: no field of the model is.
+UNSEEN = "statemachine_unseen"
 
 
 def is_asleep(bound: Binding[Any]) -> Q:
@@ -49,3 +54,21 @@ def is_stranded(bound: Binding[Any]) -> Q:
         if isinstance(schedule.until, Event):
             found |= Q(**{bound.names.status: schedule.state}) & has_unseen_event(bound, schedule)
     return is_asleep(bound) & found
+
+
+def are_some_stranded(bound: Binding[Any], using: str) -> bool:
+    """Say whether a row sleeps beside an event that it waits for and that nobody has looked at.
+
+    For a worker that starts: cheap, and therefore a look at some rows of each state only, however large the table. Those that no
+    event ever came to are not counted among them.
+    """
+    rows, names = all_rows(bound.model, using), bound.names
+    for schedule in bound.schedules.values():
+        if isinstance(schedule.until, Event):
+            asleep = rows.filter(is_asleep(bound), **{names.status: schedule.state, f"{names.inbox}__gt": 0})
+            unseen = ExpressionWrapper(has_unseen_event(bound, schedule), output_field=BooleanField())
+            # Cut off first: what is asked of each row is a look into the table of events.
+            some = asleep.annotate(**{UNSEEN: unseen})[:LOOKED_AT]
+            if some.aggregate(found=Count("pk", filter=Q(**{UNSEEN: True})))["found"]:
+                return True
+    return False

@@ -20,6 +20,7 @@ from statemachine_fields.worker.options import WorkerOptions
 from statemachine_fields.worker.wires import Wires, is_writable
 
 if TYPE_CHECKING:
+    from statemachine_fields.machine.binding import Binding
     from statemachine_fields.worker.runner import Runner
 
 logger = logging.getLogger("statemachine_fields.worker")
@@ -196,33 +197,51 @@ class SupervisorLink:
 
 def _compare_schedules(runner: Runner) -> None:
     """Say so if rows wait that no longer should, or should and do not: the policy in the code has changed."""
-    from statemachine_fields.schedule.reschedule import mismatches
-
     try:
         runner.own.use({lane.using for lane in runner.lanes}, "clocks")
         for bound, using in {(lane.bound, lane.using) for lane in runner.lanes}:
             try:
-                needless, missing = mismatches(bound, using)
-                undeclared = bound.face.undeclared_states(using=using)
+                _compare_times(bound, using)
+                _compare_states(bound, using)
+                _compare_events(bound, using)  # last, as it may take longer than a statement may
             except (DatabaseError, InterfaceError) as error:
                 text = "Could not compare the clocks of %s with the policy in the code: %s"
                 logger.info(text, bound, str(error).strip())
-                continue
-            found = {
-                "rows are due in states where nothing is ever due": needless,
-                "rows have no time in states where something is to be done": missing,
-            }
-            if what := " and ".join(each for each, is_so in found.items() if is_so):
-                logger.warning("%s: %s. Run `manage.py statemachine_reschedule %s`.", bound, what, bound)
-            if undeclared:
-                logger.warning(
-                    "%s: rows are in %s, which this code does not declare, so its workers leave them alone. If no other release "
-                    "declares it, declare it again, or move them with force_transition_to().",
-                    bound,
-                    ", ".join(repr(state) for state in undeclared),
-                )
     finally:
         connections.close_all()
+
+
+def _compare_times(bound: Binding[Any], using: str) -> None:
+    from statemachine_fields.schedule.reschedule import mismatches
+
+    needless, missing = mismatches(bound, using)
+    found = {
+        "rows are due in states where nothing is ever due": needless,
+        "rows have no time in states where something is to be done": missing,
+    }
+    if what := " and ".join(each for each, is_so in found.items() if is_so):
+        logger.warning("%s: %s. Run `manage.py statemachine_reschedule %s`.", bound, what, bound)
+
+
+def _compare_states(bound: Binding[Any], using: str) -> None:
+    if undeclared := bound.face.undeclared_states(using=using):
+        logger.warning(
+            "%s: rows are in %s, which this code does not declare, so its workers leave them alone. If no other release "
+            "declares it, declare it again, or move them with force_transition_to().",
+            bound,
+            ", ".join(repr(state) for state in undeclared),
+        )
+
+
+def _compare_events(bound: Binding[Any], using: str) -> None:
+    from statemachine_fields.schedule.asleep import are_some_stranded
+
+    if are_some_stranded(bound, using):
+        text = (
+            "%s: rows sleep beside events that they wait for, which came before the code said so. When no other release runs any "
+            "more, run `manage.py statemachine_reschedule %s`."
+        )
+        logger.warning(text, bound, bound)
 
 
 def _write_last_statistics(runner: Runner) -> None:
