@@ -172,12 +172,13 @@ def test_readme_names_commands_that_exist():
 
 
 def test_every_test_that_a_page_relies_on_is_there():
-    pages = [(DOCS / "explanation" / page).read_text() for page in ("leases.md", "failover.md")]
-    named = found(r"`(test_\w+\.py)::(test_\w+)`", "".join(pages))
+    pages = [(DOCS / "explanation" / page).read_text() for page in ("guarantees.md", "leases.md", "failover.md")]
+    named = found(r"`((?:\w+/)?test_\w+\.py)::(test_\w+)`", "".join(pages))
 
     assert len(named) > 15
     for file, test in named:
-        assert f"\ndef {test}(" in (ROOT / "tests/faults" / file).read_text(), f"{file}::{test}"
+        folder = "tests" if "/" in file else "tests/faults"
+        assert f"\ndef {test}(" in (ROOT / folder / file).read_text(), f"{file}::{test}"
 
 
 def test_log_lines_are_quoted_as_workers_write_them():
