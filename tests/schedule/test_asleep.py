@@ -64,7 +64,9 @@ def test_a_large_table_is_not_read(monkeypatch):
     most = 100
     monkeypatch.setattr(asleep, "LOOKED_AT", most)
     Petition.objects.bulk_create([Petition(status="OPEN") for _ in range(20 * most)])
-    Petition.states.bulk_deliver([{"key": key, "name": "letter"} for key in Petition.objects.values_list("pk", flat=True)])
+    Petition.states.bulk_deliver(
+        [{"key": key, "name": "letter"} for key in Petition.objects.values_list("pk", flat=True)]
+    )
     with connection.cursor() as cursor:
         cursor.execute("UPDATE lab_petition SET status_claimed_at = now() + interval '1 hour', status_next_at = NULL")
         cursor.execute("ANALYZE lab_petition, lab_petitionstateevent")
