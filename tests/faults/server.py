@@ -45,7 +45,7 @@ USED = (
     "^(django_|statemachine_worker_|lab_(chore|run|payment|booking|noted|lot|pin|ping|vase|transfer|call|effort"
     "|(async|atomic|heard|saved)?stunt|locker|stint"
     "|mark|relay|barrel|voucher|shard|vessel|tanker|wagon|sleeper|loan|letter"
-    "|(atomic|swift)?petition|reading"
+    "|(atomic|swift|hasty)?petition|reading"
     "|bale|shipment|keg|container|deposit|entry|errand|folder|guest|postcard|luggage|footprint|paper|receipt|sack"
     "|expedition|leg|caravan|caravancrossing|sled|depot)(state|$))"
 )

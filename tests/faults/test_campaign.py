@@ -8,12 +8,27 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from lab.models import Deposit, Entry, Errand, Footprint, Guest, Paper, Postcard, Receipt
+from lab.models import (
+    Deposit,
+    Entry,
+    Errand,
+    Expedition,
+    Footprint,
+    Guest,
+    HastyPetition,
+    Leg,
+    Paper,
+    Petition,
+    Postcard,
+    Receipt,
+)
+from statemachine_fields.testing import drain
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults import harness
 from tests.faults.campaign import checks
 from tests.faults.campaign.checks import Broken
 from tests.faults.campaign.harms import PEOPLE
+from tests.faults.campaign.rows import LATE
 from tests.faults.campaign.run import Campaign, Report
 from tests.faults.campaign.shrink import shrink
 
@@ -61,6 +76,9 @@ def found():
     """Return the codes of all that does not hold, with as much excused as a campaign ever does."""
     every = [
         *checks.check_histories(),
+        *checks.check_events(),
+        *checks.check_families(),
+        *checks.check_cancelled(),
         *checks.check_calls(),
         *checks.check_effects(),
         *checks.check_ends(may_be_given_up=True),
@@ -94,6 +112,9 @@ def test_what_went_well_is_not_complained_of(lab):
     paper = moved(Paper.objects.create(), "DOING", "DONE")
     marked(paper, "NEW", "DOING")
     RunStatistics.objects.create(machine="lab.Errand.states", state="NEW", period=LONG_AGO, kind="moved", count=1)
+    heard(HastyPetition, "letter", "call", "letter")
+    timed_out("letter")
+    family("LOST", "", "ARRIVED")
     assert found() == []
 
 
@@ -183,6 +204,83 @@ def test_statistics_that_boast_are_noticed(lab):
     assert found() == ["statistics above"]
     too_few = checks.check_statistics(Counter(), is_exact=True)
     assert {broken.code for broken in too_few} == {"statistics above", "statistics below"}
+
+
+def heard(model, *names):
+    """Return a row that is handed events two at a time, and has come to rest."""
+    row = model.objects.create(status="OPEN", script={"needs": 2})
+    for name in names:
+        row.states.deliver(name)
+    drain(model)
+    drain(model, timeouts=model is HastyPetition)
+    row.refresh_from_db()
+    return row
+
+
+def timed_out(*names):
+    """Return a row that has got too little, was timed out, went on with what it had got, and was timed out again."""
+    row = heard(HastyPetition, *names)
+    assert row.status == "MISSED"
+    return row
+
+
+def family(*outcomes):
+    """Return a row that has made others, and left when one of them was lost."""
+    row = Expedition.objects.create(plan={"to": "WALKING", "legs": [{"outcome": outcome} for outcome in outcomes]})
+    drain(Expedition, Leg)
+    row.refresh_from_db()
+    assert row.status == "FAILED"
+    return row
+
+
+def test_an_event_that_is_left_is_noticed(lab):
+    row = timed_out("letter")
+    row.states.deliver("letter")
+    assert row.states.events.filter(taken_by=None).count() == 1
+    assert found() == ["I7 asleep"]
+
+
+def test_a_time_out_that_took_an_event_is_noticed(lab):
+    row = timed_out("letter")
+    number = checks.time_outs().order_by("sequence").first().sequence
+    row.states.events.update(taken_by=number)
+    assert found() == ["I7 taken"]
+
+
+def test_an_event_that_two_moves_handled_is_noticed(lab):
+    row = heard(Petition, "letter", "call")
+    moved(row, "OPEN")
+    moved(row, "HEARD", read=[1, 2])
+    assert found() == ["I7 taken"]
+
+
+def test_a_child_that_is_called_off_without_a_reason_is_noticed(lab):
+    row = family("LOST", "")
+    leg = row.legs.get(status="CALLED_OFF")
+    leg.states.history.update(metadata={})
+    assert found() == ["I7 cancelled"]
+
+
+def test_a_child_that_is_called_off_before_its_parent_leaves_is_noticed(lab):
+    row = family("LOST", "")
+    row.legs.get(status="CALLED_OFF").states.history.update(transitioned_at=LONG_AGO)
+    assert found() == ["I2 history", "I7 cancelled"]
+
+
+def test_a_child_that_came_too_late_to_be_called_off_is_noticed(lab):
+    row = family("LOST", "")
+    late = Leg.objects.create(expedition=row, number=LATE, outcome="")
+    assert found() == []
+    facts = {"cancelled_by": f"lab.Expedition pk={row.pk}", "left": "WALKING"}
+    late.states.transition_to("CALLED_OFF", metadata=facts)
+    assert found() == ["I7 cancelled"]
+
+
+def test_a_child_that_is_left_behind_is_noticed(lab):
+    row = family("LOST", "")
+    Leg.objects.filter(expedition=row, status="CALLED_OFF").delete()
+    Leg.objects.create(expedition=row, outcome="", number=1)
+    assert found() == ["I7 cancelled"]
 
 
 # What it finds, it makes smaller.

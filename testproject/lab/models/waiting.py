@@ -145,6 +145,24 @@ class SwiftPetition(PetitionBase):
         return self.play(ctx)
 
 
+class HastyPetition(PetitionBase):
+    """Waits for no longer than a second at a time, so that time-outs and events meet. What was missed is heard when more comes."""
+
+    states = StateMachine(
+        states=[
+            State("OPEN", until=Event("letter", "call"), retry_after=1, timeout_after=1, timeout_to="MISSED"),
+            State("HEARD", until=Event(letter="OPEN", call="OPEN"), timeout_after=1, timeout_to="MISSED"),
+            State("MISSED", until=Event(letter="OPEN", call="OPEN")),
+        ],
+        initial="OPEN",
+        transitions={"OPEN": ["HEARD", "MISSED"], "HEARD": ["OPEN", "MISSED"], "MISSED": ["OPEN"]},
+    )
+
+    @handler("OPEN")
+    def read(self, ctx: HandlerContext):
+        return self.play(ctx)
+
+
 class Deal(models.Model):
     """Two machines, both with events, and a key that is no number."""
 

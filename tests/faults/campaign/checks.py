@@ -8,9 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Exists, OuterRef, Q, Sum
 
-from lab.models import Deposit, Entry, Expedition, Footprint, Guest, Leg, Luggage, Paper, Receipt
+from lab.models import (
+    Deposit,
+    Entry,
+    Expedition,
+    Footprint,
+    Guest,
+    HastyPetition,
+    Leg,
+    Luggage,
+    Paper,
+    Receipt,
+)
 from statemachine_fields.machine.verify import Verifier
 from statemachine_fields.machine.verify_events import event_findings
 from statemachine_fields.worker.models import RunStatistics
@@ -19,7 +30,9 @@ from tests.faults.campaign.rows import (
     CANCELLED,
     DONE,
     FAILED,
+    HAVE_LEFT,
     HOPELESS,
+    LATE,
     MODELS,
     RISKY,
     SCRIPTED,
@@ -85,20 +98,57 @@ def check_events() -> Iterator[Broken]:
         for status, names, most in (
             ("OPEN", ("letter", "call"), 1),
             ("HEARD", ("letter", "denied", "court.granted"), 0),
+            ("MISSED", ("letter", "call"), 0),
         ):
             untaken = Count("status_events", filter=Q(status_events__taken_by=None, status_events__name__in=names))
             for row in at_rest.filter(status=status).annotate(left=untaken).filter(left__gt=most)[:EXAMPLES]:
                 label = labelled(model, row.pk)
                 yield Broken("I7 asleep", f"{label} rests in {status} beside {row.left} events", label)
-        for record in model.states.transition_model.objects.filter(metadata__read__isnull=False):
-            taken = sorted(
-                record.instance.states.events.filter(taken_by=record.sequence).values_list("number", flat=True)
-            )
-            if taken != record.metadata["read"]:
-                label = labelled(model, record.instance_id)
-                text = f"{label}: move {record.sequence} was handed {record.metadata['read']} and took {taken}"
-                yield Broken("I7 taken", text, label)
-                break
+        yield from _takers(model)
+
+
+def _takers(model: Any) -> Iterator[Broken]:
+    """I7: each event is untaken, or taken by the one move that it brought about. A time-out brings its move about alone, whatever came."""
+    taken: dict[tuple[Any, int], list[tuple[int, str]]] = {}
+    events = model.states.event_model.objects.exclude(taken_by=None).order_by("number")
+    for key, sequence, number, name in events.values_list("instance_id", "taken_by", "number", "name"):
+        taken.setdefault((key, sequence), []).append((number, name))
+    handled: Counter[tuple[Any, int]] = Counter()
+    wrong = []
+    records = model.states.transition_model.objects.order_by("instance_id", "sequence")
+    for key, sequence, facts in records.values_list("instance_id", "sequence", "metadata"):
+        its = taken.get((key, sequence), [])
+        numbers = [number for number, _name in its]
+        handled.update((key, number) for number in facts.get("read", numbers))
+        if "read" in facts:
+            fits = numbers == facts["read"]
+        elif "event" in facts:
+            fits = [name for _number, name in its] == [facts["event"]]
+        else:
+            fits = not its
+        if not fits:
+            wrong.append((key, f"move {sequence}, with {facts}, took {its}"))
+    wrong += [
+        (key, f"event {number} was handled by {times} moves") for (key, number), times in handled.items() if times > 1
+    ]
+    for key, what in wrong[:EXAMPLES]:
+        yield Broken("I7 taken", f"{labelled(model, key)}: {what}", labelled(model, key))
+
+
+def time_outs() -> Any:
+    """Return the records of moves of rows that waited for events, and for too long."""
+    return HastyPetition.states.transition_model.objects.filter(metadata__timeout_after__isnull=False).order_by()
+
+
+def narrow_time_outs() -> int:
+    """Return how many rows got an event around the moment at which they were timed out."""
+    near = datetime.timedelta(milliseconds=50)
+    events = HastyPetition.states.event_model.objects.filter(
+        instance_id=OuterRef("instance_id"),
+        delivered_at__gte=OuterRef("transitioned_at") - near,
+        delivered_at__lte=OuterRef("transitioned_at") + near,
+    )
+    return int(time_outs().filter(Exists(events)).count())
 
 
 def check_calls() -> Iterator[Broken]:
@@ -183,7 +233,7 @@ def _ends(code: str, model: Any, rows: Any) -> Iterator[Broken]:
 def check_families() -> Iterator[Broken]:
     """I7: no parent is stranded, each has the children that it made once, and has gone where they say, once."""
     legs: dict[Any, Counter[str]] = {}
-    for expedition, status in Leg.objects.values_list("expedition", "status"):
+    for expedition, status in Leg.objects.exclude(number=LATE).values_list("expedition", "status"):
         legs.setdefault(expedition, Counter())[status] += 1
     for row in expeditions_under_way()[:EXAMPLES]:
         text = f"{labelled(Expedition, row.pk)} is in {row.status} beside {dict(legs.get(row.pk, {}))}, {row.status_next_at}"
@@ -199,6 +249,35 @@ def check_families() -> Iterator[Broken]:
     ends = Expedition.states.transition_model.objects.filter(from_status="WALKING").order_by()
     for each in ends.values("instance_id").annotate(number=Count("pk")).filter(number__gt=1)[:EXAMPLES]:
         yield Broken("I7 once", f"{each}")
+
+
+def check_cancelled() -> Iterator[Broken]:
+    """I7: who was there when its parent left is cancelled and says so, and nobody else is.
+
+    A child that is parked has not ended either.
+    """
+    records = Expedition.states.transition_model.objects.filter(from_status="WALKING").order_by()
+    left: dict[Any, datetime.datetime] = dict(records.values_list("instance_id", "transitioned_at"))
+    wrong: list[tuple[Leg, str]] = []
+    ends = Leg.states.transition_model.objects.filter(to_status="CALLED_OFF").order_by("instance_id")
+    called_off = set()
+    for record in ends.select_related("instance"):
+        leg, key = record.instance, record.instance.expedition_id
+        called_off.add(leg.pk)
+        said = {"cancelled_by": labelled(Expedition, key), "left": "WALKING"}
+        if record.metadata != said:
+            wrong.append((leg, f"is called off, and its record says {record.metadata}"))
+        elif key not in left or left[key] > record.transitioned_at:
+            wrong.append((leg, "is called off, and its parent had not left by then"))
+        elif leg.number == LATE:
+            wrong.append((leg, "is called off, and was made after its parent had left"))
+    unrecorded = Leg.objects.filter(status="CALLED_OFF").exclude(pk__in=called_off)
+    wrong += [(leg, "is called off, and there is no record of it") for leg in unrecorded]
+    behind = Leg.objects.filter(expedition__status__in=HAVE_LEFT, expedition__status_cancels=0).exclude(number=LATE)
+    behind = behind.exclude(status__in=Leg.states._meta.graph.terminal_states)
+    wrong += [(leg, f"is in {leg.status}, and its parent has left and bears no mark") for leg in behind]
+    for leg, what in wrong[:EXAMPLES]:
+        yield Broken("I7 cancelled", f"{labelled(Leg, leg.pk)} of {leg.expedition_id} {what}", labelled(Leg, leg.pk))
 
 
 def given_up() -> int:

@@ -14,11 +14,21 @@ from django.db import Error, connections
 from django.utils import timezone
 from psycopg import sql
 
-from lab.models import Bale, Luggage
+from lab.models import Bale, Expedition, HastyPetition, Leg, Luggage
+from statemachine_fields.db.clock import StatementClock
 from statemachine_fields.exceptions import StateMachineError
 from statemachine_fields.worker.models import RunStatistics
 from tests.faults.campaign.crew import LEASE
-from tests.faults.campaign.rows import CANCELLED, MODELS, PRIORITIES, QUEUES, SCRIPTED, TERMINAL
+from tests.faults.campaign.rows import (
+    CANCELLED,
+    HAVE_LEFT,
+    LATE,
+    MODELS,
+    PRIORITIES,
+    QUEUES,
+    SCRIPTED,
+    TERMINAL,
+)
 
 if TYPE_CHECKING:
     from tests.faults.campaign.run import Campaign
@@ -427,12 +437,47 @@ class Rank(Harm):
         return "" if rows else None
 
 
+class Meet(Harm):
+    """Somebody delivers an event at the very moment at which the row's time is up."""
+
+    name, every = "meet", (0.05, 0.2)
+
+    def begin(self, chance: random.Random) -> str | None:
+        row: Any = HastyPetition.objects.filter(status_next_at__gt=StatementClock()).order_by("status_next_at").first()
+        if row is None:
+            return None
+        ahead = (row.status_next_at - timezone.now()).total_seconds()
+        time.sleep(min(max(ahead + chance.uniform(-0.02, 0.1), 0.0), 1.0))
+        row.states.deliver(chance.choice(["letter", "call"]))
+        self.campaign.timeline.count("events")
+        return ""
+
+
+class Recall(Harm):
+    """People call off a row that waits for others, and make more of those for rows that have left, also while others are cancelled."""
+
+    name, every = "recall", (0.1, 0.4)
+
+    def begin(self, chance: random.Random) -> str | None:
+        walking = [*Expedition.objects.filter(status="WALKING").order_by("-pk")[:50]]
+        if walking and chance.random() < 0.3:
+            try:
+                chance.choice(walking).states.transition_to("LATE", metadata=PEOPLE)
+            except StateMachineError:
+                self.campaign.timeline.count("people refused")
+        left = Expedition.objects.filter(status__in=HAVE_LEFT).order_by("-status_cancels", "-pk").first()
+        if left is None:
+            return None
+        Leg.objects.create(expedition=left, number=LATE, outcome="")
+        return ""
+
+
 HARMS: dict[str, type[Harm]] = {
     harm.name: harm
     for harm in (
         Kill, KillSupervisor, KillHost, Stop, Freeze, Cut, Silence, SilenceOfAll, Lose, Latency, Terminate, RestartFast,
         RestartImmediate, LockRows, LockTable, TriggerRaises, TriggerIgnores, TriggerIsSlow, People,
-        Rank,
+        Rank, Meet, Recall,
     )
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from lab.models import (
     Expedition,
     Folder,
     Guest,
+    HastyPetition,
     Keg,
     Leg,
     Luggage,
@@ -31,8 +32,8 @@ from tests.faults.campaign.timeline import Timeline
 
 #: Those that go from NEW to DONE.
 SCRIPTED: tuple[Any, ...] = (Errand, Postcard, Deposit, Folder, Paper, Sack, Keg, Bale)
-#: Those that wait for events, go in a circle and never end.
-WAITING: tuple[Any, ...] = (Petition, AtomicPetition, SwiftPetition)
+#: Those that wait for events, go in a circle and never end. The last is timed out again and again.
+WAITING: tuple[Any, ...] = (Petition, AtomicPetition, SwiftPetition, HastyPetition)
 #: A row that makes others and waits for them, and those.
 FAMILY: tuple[Any, ...] = (Expedition, Leg)
 MODELS: tuple[Any, ...] = (*SCRIPTED, Guest, *WAITING, *FAMILY)
@@ -76,6 +77,14 @@ EVERY = 0.5
 #: How many rows of each kind wait for events, what they do with them, and how many are sent at once.
 WAITERS, COLLECTS, SENT = 15, {"needs": 2}, 10
 
+#: How many of the children never end, where one of them is lost: they are yet to be cancelled when their parent leaves.
+ENDLESS = 2
+#: The number of a child that was made when its parent had left, so that it is never to be cancelled.
+LATE = 100
+
+#: Where parents are that wait for no children any more.
+HAVE_LEFT = ["HOME", "FAILED", "LATE"]
+
 DONE, FAILED, CANCELLED = "DONE", "FAILED", "CANCELLED"
 TERMINAL = [DONE, FAILED, CANCELLED]
 
@@ -115,8 +124,10 @@ class Feeder:
         self.timeline.count("rows", number + len(families))
 
     def _plan(self) -> dict[str, Any]:
-        """Return how a row makes children: most of them arrive."""
-        outcomes = self.chance.choices(["ARRIVED", "LOST"], [30, 1], k=self.chance.randint(0, 5))
+        """Return how a row makes children: most of them arrive. Where one does not, others have not by then."""
+        outcomes = self.chance.choices(["ARRIVED", "LOST"], [15, 1], k=self.chance.randint(0, 5))
+        if "LOST" in outcomes:
+            outcomes += [""] * ENDLESS
         return {"to": "WALKING", "legs": [{"outcome": outcome} for outcome in outcomes]}
 
     def send(self) -> None:
@@ -173,6 +184,8 @@ def unfinished() -> dict[str, int]:
             found[name] = found.get(name, 0) + 1
     for model in WAITING:
         is_due = Q(status_next_at__lte=StatementClock()) | ~Q(status_lease_owner="")
+        if model is HastyPetition:  # whose time is never far
+            is_due |= Q(status__in=["OPEN", "HEARD"], status_next_at__isnull=False)
         if number := model.objects.filter(is_due).count():
             found[model.__name__] = number
     for status in expeditions_under_way().values_list("status", flat=True):
@@ -188,4 +201,4 @@ def expeditions_under_way() -> Any:
     gave_up = Q(status_next_at=None, status_lease_expires_at=None) & ~Q(status_error="")
     parked = Leg.objects.filter(gave_up).exclude(expedition=None).values("expedition")
     rows = Expedition.objects.exclude(gave_up).exclude(pk__in=parked)
-    return rows.filter(~Q(status__in=["HOME", "FAILED"]) | Q(status_cancels__gt=0))
+    return rows.filter(~Q(status__in=HAVE_LEFT) | Q(status_cancels__gt=0))

@@ -20,7 +20,7 @@ import psycopg
 from django.db import connection, connections
 from django.db.models import Q
 
-from lab.models import Entry, Errand, Footprint
+from lab.models import Entry, Errand, Footprint, Leg
 from tests.faults.campaign import checks
 from tests.faults.campaign.checks import Broken
 from tests.faults.campaign.crew import LEASE, SETTINGS, Crew, Slot, has_pool, make_slots
@@ -268,6 +268,7 @@ class Campaign:
         found += checks.check_events()
         found += checks.check_calls()
         found += checks.check_families()
+        found += checks.check_cancelled()
         found += checks.check_effects()
         # A worker that is frozen, silent or away for longer than its lease is taken for dead.
         found += checks.check_ends(may_be_given_up=bool(deaths or kinds & SEEM_DEAD))
@@ -306,6 +307,9 @@ class Campaign:
         report.counts["processes that died"] = self.crew.deaths()
         report.counts["replies lost"] = self.proxy.lost
         report.counts["connections through the proxy"] = self.proxy.accepted
+        report.counts["time-outs of rows that waited"] = checks.time_outs().count()
+        report.counts["time-outs beside an event"] = checks.narrow_time_outs()
+        report.counts["children cancelled"] = Leg.objects.filter(status="CALLED_OFF").count()
         report.counts["rows given up for deaths"] = checks.given_up()
         report.counts["poison given up"] = sum(
             model.objects.filter(Q(status="FAILED") | Q(status_next_at=None), script__startswith="exit").count()
