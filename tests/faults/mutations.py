@@ -349,6 +349,43 @@ MUTATIONS = [
         (JOINS,),
     ),
     Mutation(
+        "parents are locked before it is asked whether they are ready",
+        "machine/joins.py",
+        '                found = dict(page.values_list("pk", target)[:LARGEST_KEY_LIST])\n',
+        "                with transaction.atomic(using=using):\n"
+        '                    free = list(skip_locked(self.rows(using).order_by("pk")).values_list("pk", flat=True))\n'
+        '                    found = dict(page.filter(pk__in=free).values_list("pk", target)[:LARGEST_KEY_LIST])\n',
+        (f"{CHILDREN_FAULTS}::test_a_parent_that_is_locked_for_a_while_is_found_soon_after",),
+    ),
+    Mutation(
+        "who moves a child looks for nobody",
+        "machine/parents.py",
+        "        join.look_after_commit(connection, [instance])",
+        "        pass",
+        (JOINS,),
+    ),
+    Mutation(
+        "who moves many children looks for nobody",
+        "machine/parents.py",
+        "        join.look_after_commit(connection, which=which)",
+        "        pass",
+        (JOINS,),
+    ),
+    Mutation(
+        "a worker that ends a child looks for nobody",
+        "machine/parents.py",
+        "    if not ended:\n",
+        "    if True:\n",
+        (f"{CHILDREN}::TestProcesses::test_a_worker_of_the_children_wakes_the_parent_for_others",),
+    ),
+    Mutation(
+        "who deletes a child looks for nobody",
+        "machine/relations.py",
+        "                join.look_after_commit(connections[using], [instance])",
+        "                pass",
+        (JOINS,),
+    ),
+    Mutation(
         "a parent that sleeps on is not looked at once more",
         "worker/joining.py",
         "            if lease.instance is not None:",
@@ -1622,6 +1659,44 @@ MUTATIONS = [
         "return 0 if state in self.awaited_names else None",
         "return None",
         (DELIVERY, INBOX_RACES),
+    ),
+    # A sub-select is no comparison: after a wait for a lock PostgreSQL reads the row again, and not what is in the sub-select.
+    Mutation(
+        "people who move a row ask for its events in a sub-select",
+        WRITER,
+        "effect.as_sql(names, TERMS, also=map(quote, updates))",
+        "effect.as_sql(names, TERMS, also=map(quote, updates)).replace("
+        "'\"status_inbox\" >', '(SELECT count(*) FROM lab_petitionstateevent AS e WHERE e.instance_id = lab_petition.id) >')",
+        (INBOX_RACES,),
+    ),
+    Mutation(
+        "workers that let a row go ask for its events in a sub-select",
+        WRITER,
+        'effect.as_sql(names, TERMS, given="given.{}", row="t.", also=map(quote, updates))',
+        'effect.as_sql(names, TERMS, given="given.{}", row="t.", also=map(quote, updates)).replace('
+        "'t.\"status_inbox\" >', '(SELECT count(*) FROM lab_petitionstateevent AS e WHERE e.instance_id = t.id) >')",
+        (INBOX_RACES,),
+    ),
+    Mutation(
+        "the number of an event is drawn before the row is locked",
+        EVENTS,
+        "SELECT %s::uuid, key, inbox + 1,",
+        "SELECT %s::uuid, key, (SELECT p.{inbox} FROM {name} AS p WHERE p.{key} = target.key) + 1,",
+        (INBOX_RACES,),
+    ),
+    Mutation(
+        "who delivers to several rows locks them in any order",
+        EVENTS,
+        'ORDER BY {key} FOR NO KEY UPDATE"',
+        'ORDER BY random() FOR NO KEY UPDATE"',
+        (INBOX_RACES,),
+    ),
+    Mutation(
+        "a time-out comes before an event that is there",
+        "worker/executor.py",
+        "if lease.awaited is not None and lease.awaited.has_happened:",
+        "if lease.awaited is not None and lease.awaited.has_happened and not self._is_timed_out(lease):",
+        (INBOX,),
     ),
     Mutation(
         "a row that failed once in its state is not woken",

@@ -8,8 +8,9 @@ import pytest
 from django.db import transaction
 from django.db.models import Count
 
-from lab.models import Expedition, Leg
+from lab.models import Expedition, Leg, Petition
 from tests.faults.harness import BRIEF, NEVER, backends, check_invariants, execute, is_long, locking, wait_until_all
+from tests.faults.injections import injected
 from tests.patience import eventually
 
 LABELS = ["lab.Expedition", "lab.Leg"]
@@ -24,9 +25,9 @@ def start_family(start_worker):
     )
 
 
-def plan(number, legs, *, to="WALKING", outcome="ARRIVED"):
+def plan(number, legs, *, to="WALKING", outcome="ARRIVED", using="default"):
     plans = [{"to": to, "legs": [{"outcome": outcome}] * legs} for _ in range(number)]
-    return Expedition.objects.bulk_create([Expedition(plan=each) for each in plans])
+    return Expedition.objects.using(using).bulk_create([Expedition(plan=each) for each in plans])
 
 
 def legs_by_expedition():
@@ -69,6 +70,28 @@ def test_children_that_end_together_in_many_places(start_family):
     wait_until_all("HOME", model=Expedition)
     assert worker.terminate() == 0
     check_invariants(Expedition, moves=120, terminal=True, released=True, tokens=False)
+
+
+def test_a_worker_of_a_second_database_sees_to_all_that_waits_there(start_family, other_database):
+    """Where rows of the first have the same keys."""
+    place = {"labels": [*LABELS, "lab.Petition"], "environment": injected(other=other_database)}
+    worker = start_family("--database", "other", "--processes", "2", **place)
+    untouched = plan(4, 0)
+    home = plan(20, 3, using="other")
+    (left,) = plan(1, 3, outcome="", using="other")
+    petition = Petition.objects.using("other").create(status="OPEN", script={"needs": 2})
+    assert {row.pk for row in untouched} <= {row.pk for row in home}
+    eventually(lambda: left.legs.count() == 3, "it has set out")
+    Expedition.objects.using("other").get(pk=left.pk).states.transition_to("LATE")
+    for _ in range(2):
+        petition.states.deliver("letter")
+    eventually(lambda: Expedition.objects.using("other").filter(status="HOME").count() == 20, "all are home")
+    eventually(lambda: left.legs.filter(status="CALLED_OFF").count() == 3, "its legs are called off")
+    eventually(lambda: petition.states.history.filter(to_status="HEARD").exists(), "the letters are read")
+    assert worker.terminate() == 0
+    assert [event.taken_by for event in petition.states.events] == [1, 1]
+    assert Expedition.objects.filter(status="PLANNED", status_lease_token=0).count() == 4
+    assert not Leg.objects.exists()
 
 
 def test_a_storm_of_kills_strands_no_parent(start_family, chance):

@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from lab.models import Petition
 from statemachine_fields import ConcurrentTransition, Delivery, InvalidStateTransition
@@ -20,7 +20,7 @@ from statemachine_fields.worker.claim import Claimer
 from statemachine_fields.worker.commit import Committer
 from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.outcome_events import Events
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually
 from tests.together import together
 from tests.worker.rows import claim_one, columns_of, lane_of, only_postgresql
 
@@ -144,6 +144,21 @@ def test_storm():
         assert untaken < (2 if row.status == "OPEN" else 1), (row.status, untaken)
 
 
+def test_events_for_the_same_rows_from_several_senders_do_not_block_each_other():
+    keys = [petition("HEARD").pk for _ in range(10)]
+
+    def send(order):
+        def run():
+            for _ in range(40):
+                Petition.states.bulk_deliver([{"key": key, "name": "call"} for key in order])
+
+        return run
+
+    assert together(send(keys), send(keys[::-1]), send(keys[5:] + keys[:5])) == [None] * 3
+    numbers = [[event.number for event in row.states.events] for row in Petition.objects.all()]
+    assert numbers == [[*range(1, 121)]] * 10
+
+
 class TestSlowSenders:
     """A sender that has written and not committed, at each step of a worker."""
 
@@ -204,3 +219,60 @@ class TestSlowSenders:
         assert sorted(results) == [Delivery.DUPLICATE] * 3 + [Delivery.KEPT]
         assert columns_of(row).sequence == 1
         assert Petition.objects.get().status_inbox == 1
+
+
+#: Which lock a statement waits for, once it has begun, and how somebody finds out that it does.
+GATE = 4711
+WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+
+
+@pytest.fixture
+def halted():
+    """Let statements of this connection that write petitions halt when they have begun, before they lock a row."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+        cursor.execute(
+            "CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF pg_backend_pid() = {pid} THEN PERFORM pg_advisory_xact_lock_shared({GATE}); END IF;"
+            " RETURN NULL; END $$"
+        )
+        cursor.execute("CREATE TRIGGER halt BEFORE UPDATE ON lab_petition FOR EACH STATEMENT EXECUTE FUNCTION halt()")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION halt CASCADE")
+
+
+@pytest.mark.parametrize(("needs", "status"), [(2, "OPEN"), (1, "HEARD")], ids=["that sleeps", "that moves"])
+def test_what_comes_when_the_statement_of_a_worker_has_begun_wakes_a_row(request, needs, status):
+    """It sees the database as it was then, and the row as it is when it is locked."""
+    row = petition(needs=needs)
+    row.states.deliver("letter")
+    executor = HandlerExecutor(max_crashes=5)
+    outcome = executor.run(claim_one(lane_of(Petition)))
+    request.getfixturevalue("halted")
+    is_closed = threading.Event()
+
+    def send():
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
+                is_closed.set()
+
+                def is_halted():
+                    cursor.execute(WAITS, [GATE])
+                    return cursor.fetchone()[0]
+
+                eventually(is_halted, "the statement has begun")
+                Petition.objects.get(pk=row.pk).states.deliver("letter")
+        finally:
+            connections.close_all()  # which opens the gate
+
+    assert Petition.states.due().count() == 0
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert is_closed.wait(PATIENCE)
+    assert Committer(executor, Events()).commit([outcome]) == []
+    sender.join(PATIENCE)
+    assert columns_of(row).status == status
+    assert Petition.states.due().filter(pk=row.pk).exists()
