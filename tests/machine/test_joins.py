@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, models, transaction
+from django.db.models.expressions import Col
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings, strategies
@@ -19,6 +20,7 @@ from statemachine_fields.machine.relations import resolve
 from statemachine_fields.machine.verify_joins import join_findings
 from statemachine_fields.schedule.children import Decision
 from statemachine_fields.testing import assert_history, assert_state, drain
+from tests.worker.rows import only_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -218,6 +220,19 @@ class TestShapes:
         pallet.look.transition_to("BROKEN")
         drain(Depot)
         assert_state(caravan, "OPEN")
+
+    @only_postgresql
+    def test_a_table_whose_name_has_its_schema_in_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ended, left = expedition("WALKING", "ARRIVED", "OPEN"), expedition("WALKING", "OPEN")
+        name = f'"public"."{Expedition._meta.db_table}"'
+        monkeypatch.setattr(Expedition._meta, "db_table", name)
+        for field in Expedition._meta.concrete_fields:
+            monkeypatch.setitem(vars(field), "cached_col", Col(name, field))
+        left.states.transition_to("LATE")
+        ended.legs.get(status="OPEN").states.transition_to("ARRIVED")
+        drain(Expedition)
+        assert_state(ended, "HOME")
+        assert_state(left.legs.get(), "CALLED_OFF")
 
     def test_machines_that_are_nobodys_children_look_for_nobody(self) -> None:
         assert joins_of_child(Expedition.states._meta) == ()

@@ -103,7 +103,9 @@ def skip_locked(rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
     if not features.has_select_for_update:
         return rows
     how = {"no_key": features.has_select_for_no_key_update, "skip_locked": features.has_select_for_update_skip_locked}
-    return rows.select_for_update(of=("self",) if features.has_select_for_update_of else (), **how)
+    # Only where a parent's table is read as well: PostgreSQL takes no name after OF that has a schema in it, as a `db_table` may.
+    has_parents = bool(rows.model._meta.parents)
+    return rows.select_for_update(of=("self",) if has_parents and features.has_select_for_update_of else (), **how)
 
 
 def database_of(queryset: Any) -> str:
