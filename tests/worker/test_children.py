@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from lab.models import Chore, Depot, Expedition, Leg, Pallet, Twig
 from statemachine_fields.db.clock import DatabaseClock
+from statemachine_fields.machine.bulk import BulkTransitioner
 from statemachine_fields.testing import assert_history, assert_state, drain
 from statemachine_fields.worker import Spawn, cancelling
 from statemachine_fields.worker.commit import Committer
@@ -392,6 +393,18 @@ class TestCancelling:
         assert statuses(Leg) == {"HELD": 1, "CALLED_OFF": 1}
         assert not is_marked()
         assert "has left 'WALKING', and its child lab.Leg" in caplog.text
+
+    def test_a_child_that_ends_meanwhile_is_not_told_of(self, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def end_first(*args: Any) -> Any:
+            Leg.objects.get(number=0).states.transition_to("ARRIVED")
+            return BulkTransitioner(*args)
+
+        monkeypatch.setattr(cancelling, "BulkTransitioner", end_first)
+        row = expedition("WALKING", "OPEN", "OPEN")
+        row.states.transition_to("LATE")
+        drain(Expedition)
+        assert statuses(Leg) == {"ARRIVED": 1, "CALLED_OFF": 1}
+        assert caplog.text == ""
 
     def test_the_late_outcome_of_a_cancelled_child_is_dropped(self) -> None:
         row = expedition("WALKING", "OPEN")

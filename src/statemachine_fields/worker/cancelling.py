@@ -126,6 +126,8 @@ class Abandoned:
         with transaction.atomic(using=using):
             result = BulkTransitioner(join.child, rows, join.until.cancel_to, facts, BATCH).run()
         for refusal in result.refusals:
+            if refusal.status in join.terminal:  # it has ended meanwhile
+                continue
             text = "%s has left %r, and its child %s pk=%s stays in %r: %s"
             values = (label, join.state, join.model._meta.label, refusal.pk, refusal.status, refusal.reason)
             self.digest.log(("cancel", str(join), refusal.status), logging.WARNING, text, *values)
