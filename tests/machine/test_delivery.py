@@ -164,11 +164,20 @@ class TestRefusals:
         assert inbox_of(row) == row.states.events.count() == 0
 
     @pytest.mark.parametrize(
-        ("dedup_key", "error"), [("", ValueError), ("x" * 201, ValueError), ("a\x00", ValueError), (7, TypeError)]
+        ("dedup_key", "error"),
+        [("", ValueError), ("x" * 201, ValueError), ("a\x00", ValueError), ("\ud800", ValueError), (7, TypeError)],
     )
     def test_a_key_that_no_column_takes(self, dedup_key, error):
         with pytest.raises(error, match="dedup_key"):
             petition("HEARD").states.deliver("denied", dedup_key=dedup_key)
+
+    @pytest.mark.parametrize("by", ["pk", "id", "status_inbox"])
+    def test_a_number_that_no_row_can_have_takes_no_others_along(self, by):
+        row = petition("HEARD")
+        key = 0 if by == "status_inbox" else row.pk
+
+        entries = [{"key": each, "name": "call"} for each in (2**70, key, -(2**70))]
+        assert Petition.states.bulk_deliver(entries, by=by) == [Delivery.MISSING, KEPT, Delivery.MISSING]
 
     def test_a_row_that_is_gone(self):
         row = petition("HEARD")

@@ -127,12 +127,23 @@ class Deliverer:
         return DeliveredEvent(uuid7(), key, name, payload, read_dedup_key(entry.get("dedup_key")))
 
     def _read_key(self, by: str, key: Any) -> Any:
-        """Return what a row is known by as it is read from the database: others send a UUID, or a number, as text."""
+        """Return what a row is known by as it is read from the database: others send a UUID, or a number, as text. None for what no row
+        can have."""
         # What is no value of the field, or is of another model's, is for the query to judge.
         with suppress(FieldDoesNotExist, ValidationError, AttributeError):
             field = self.bound.model._meta.pk if by == "pk" else self.model._meta.get_field(by)
-            return key if isinstance(key, models.Model) else field.to_python(key)
+            value = key if isinstance(key, models.Model) else field.to_python(key)
+            return value if self._has_room_for(value, field) else None
         return key
+
+    def _has_room_for(self, value: Any, field: Any) -> bool:
+        """Say whether a number is none that is too large for its column: the database would refuse all that is asked with it."""
+        while field.is_relation:
+            field = field.target_field
+        if not isinstance(value, int) or not isinstance(field, models.IntegerField):
+            return True
+        least, most = self.connection.ops.integer_field_range(field.get_internal_type())
+        return (least is None or value >= least) and (most is None or value <= most)
 
     def _deliver_batch(self, events: list[DeliveredEvent], by: str) -> list[Delivery]:
         if by != "pk":
@@ -226,8 +237,9 @@ def read_dedup_key(dedup_key: str | None) -> str | None:
         return None
     if not isinstance(dedup_key, str):
         raise TypeError(f"dedup_key must be a text, got {dedup_key!r}. Nothing was delivered.")
-    if not dedup_key or len(dedup_key) > DEDUP_LENGTH or "\x00" in dedup_key:
-        raise ValueError(f"dedup_key must have 1 to {DEDUP_LENGTH} characters and no NUL, got {dedup_key!r}.")
+    is_text = dedup_key.encode(errors="ignore").decode() == dedup_key  # half of a surrogate pair is none
+    if not 0 < len(dedup_key) <= DEDUP_LENGTH or "\x00" in dedup_key or not is_text:
+        raise ValueError(f"dedup_key must be a text of 1 to {DEDUP_LENGTH} characters and no NUL, got {dedup_key!r}.")
     return dedup_key
 
 
