@@ -831,6 +831,20 @@ MUTATIONS = [
         ("tests/worker/test_committing.py::TestLoop",),
     ),
     Mutation(
+        "a worker sleeps past the time of a row for which it had no room before",
+        "worker/claiming.py",
+        "return left if left > 0 or self._room(lane) > 0 else",
+        "return left if self._room(lane) > 0 else",
+        ("tests/worker/test_claiming.py::TestRest",),
+    ),
+    Mutation(
+        "the end of a coroutine goes unheard",
+        "worker/claiming.py",
+        "if lease.is_async and self.inflight.buffer.is_empty([True]):",
+        "if False:",
+        ("tests/worker/test_claiming.py::TestRest",),
+    ),
+    Mutation(
         "the claimer does not hear the listener while it waits",
         "worker/ear.py",
         "wake.wait(seconds, reader)",

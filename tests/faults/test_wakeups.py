@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from lab.models import Chore
+from lab.models import Chore, Ping
 from statemachine_fields.schedule import wakeups
 from tests.faults.harness import (
     MARKED,
@@ -82,6 +82,13 @@ def test_a_row_is_run_at_the_time_it_was_given(start_idle):
         chore.states.transition_to("NEW")
         chore.states.run_at(when)
     assert wait_for_run(chore.pk).at >= when, "neither before nor at the next poll"
+
+
+def test_the_next_coroutine_begins_when_one_has_ended(start_idle):
+    """Slow ones, so that no row is claimed ahead of them."""
+    worker = start_idle("--coroutines", "2", labels=["lab.Ping"])
+    Ping.objects.bulk_create([Ping(wait=0.3) for _ in range(6)])
+    eventually(lambda: Ping.objects.filter(status="ANSWERED").count() == 6, f"all have run:\n{worker.log()}")
 
 
 def test_a_row_in_a_queue_that_others_serve_is_run_by_them_at_once(start_idle):

@@ -31,8 +31,8 @@ def execute(text):
 
 @pytest.fixture
 def make(lots, chores, events):
-    def make(**facts):
-        lanes = [lots, chores]
+    def make(lanes=(lots, chores), **facts):
+        lanes = [*lanes]
         options = WorkerOptions(machines=(), **{"threads": 50, **facts})
         return ClaimLoop(
             lanes,
@@ -80,6 +80,41 @@ def test_no_queue_has_more_than_there_are_threads(make, lots, chores):
     loop = make(threads=2, queues={"chores": 2, "default": 2})
     loop.inflight.running.update(lease_on(lots, key) for key in (1, 2))
     assert loop._free(chores) == 0
+
+
+class TestRest:
+    @pytest.fixture
+    def slept(self, loop, lots, chores):
+        """How long it would have slept. There is no room for lots, and nothing to do with chores for a long time."""
+        loop.inflight.running.update(lease_on(lots, key) for key in range(loop.options.threads))
+        loop.timers[chores].sleep(None)
+        slept = []
+        loop.wait = slept.append
+        return slept
+
+    def test_ends_when_a_row_is_due_for_which_there_was_no_room_before(self, loop, lots, slept):
+        """Who makes room says so only to one who is late."""
+        loop.timers[lots].sleep(0.2)
+        loop._rest()
+        assert slept == [pytest.approx(0.2, abs=0.1)]
+
+    def test_does_not_end_at_once_while_there_is_none(self, loop, lots, slept):
+        loop.timers[lots].go_on()
+        loop._rest()
+        assert slept == [pytest.approx(loop.options.poll_seconds, abs=0.1)]
+
+    @pytest.mark.parametrize("is_behind_another", [False, True])
+    def test_ends_with_a_coroutine_unless_another_row_is_there_to_begin(self, is_behind_another, make, pings):
+        loop = make(lanes=[pings])
+        if is_behind_another:
+            loop.inflight.buffer.put(pings, [lease_on(pings, 2)])
+        loop.on_ran(lease_on(pings, 1))
+        assert loop.inflight.wake.is_set() is not is_behind_another
+
+    def test_goes_on_when_a_thread_has_run_a_row(self, loop, lots):
+        """It asks for the next by itself."""
+        loop.on_ran(lease_on(lots))
+        assert not loop.inflight.wake.is_set()
 
 
 class TestRowsThatAreNotYetWritten:

@@ -63,7 +63,7 @@ class ClaimLoop:
 
     def __post_init__(self) -> None:
         lanes, options, digest = self.lanes, self.options, self.events.digest
-        self.prefetches = {lane: Prefetch(self.at_once(lane), options.batch_size) for lane in lanes}
+        self.prefetches = {lane: Prefetch(options.at_once(lane), options.batch_size) for lane in lanes}
         self.timers = {lane: LookTimer(options.poll_seconds) for lane in lanes}
         self.claimed_rows = 0
         #: How many rows went on without being claimed anew.
@@ -97,11 +97,6 @@ class ClaimLoop:
         self._looks = 0
         self._lock = threading.Lock()
 
-    def at_once(self, lane: Lane) -> int:
-        """Return how many rows of a lane can run at the same time."""
-        most = self.options.coroutines if lane.is_async else self.options.threads
-        return min(most, self.options.queues.get(lane.queue) or most)
-
     def run(self) -> None:
         self.own.use(self._reconnects, "claimer")
         turn = 0
@@ -131,8 +126,14 @@ class ClaimLoop:
             return
         can_take = [lane for lane in self.lanes if self._is_open(lane) and self._room(lane) > 0]
         self.on_rest([lane for lane in can_take if not self.timers[lane].is_paced])
-        closed = [max(wait.left for wait in self._waits(lane)) for lane in self.lanes if not self._is_open(lane)]
-        self.wait(min([self.options.poll_seconds, *closed, *(self.timers[lane].left for lane in can_take)]))
+        self.wait(min([self.options.poll_seconds, *map(self._left, self.lanes)]))
+
+    def _left(self, lane: Lane) -> float:
+        """Return in how many seconds there may be something to do in a lane if nobody says so before."""
+        if not self._is_open(lane):
+            return max(wait.left for wait in self._waits(lane))
+        left = self.timers[lane].left  # whoever makes room says so as soon as it is over, and not before
+        return left if left > 0 or self._room(lane) > 0 else self.options.poll_seconds
 
     def end(self) -> None:
         """Give back what was leased by claims whose answer was lost, for as long as the server may still be at one."""
@@ -201,10 +202,12 @@ class ClaimLoop:
             wake(lane.bound, lane.connection, state, seconds, queue)
 
     def on_ran(self, lease: Lease) -> None:
-        """Learn how long handlers run."""
+        """Learn how long handlers run, and claim more if a coroutine has ended and none waits: unlike a thread it asks for none."""
         prefetch = self.prefetches[lease.lane]
         if prefetch.mean is None or lease.seconds > QUICK or prefetch.mean > QUICK:
             prefetch.ran(lease.seconds)
+        if lease.is_async and self.inflight.buffer.is_empty([True]):
+            self.on_idle()
 
     def on_stalled(self, lanes: Iterable[Lane]) -> None:
         """Claim no more ahead of lanes whose rows had to wait, until handlers end sooner."""
@@ -243,8 +246,7 @@ class ClaimLoop:
     def _free(self, lane: Lane) -> int:
         """Return how many rows of a lane could begin at once."""
         running, limit = list(self.inflight.running), self.options.queues.get(lane.queue)
-        most = self.options.coroutines if lane.is_async else self.options.threads
-        free = most - sum(lease.is_async == lane.is_async for lease in running)
+        free = self.options.most(lane) - sum(lease.is_async == lane.is_async for lease in running)
         if limit is not None:
             free = min(free, limit - sum(lease.lane.queue == lane.queue for lease in running))
         return max(free, 0)

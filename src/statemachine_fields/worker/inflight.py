@@ -99,8 +99,9 @@ class Buffer:
     def waiting(self, lane: Lane) -> int:
         return len(self._rows[False][lane]) + len(self._rows[True][lane])
 
-    def is_empty(self) -> bool:
-        return not any(rows for kind in self._rows.values() for rows in kind.values())
+    def is_empty(self, kinds: Iterable[bool] = (False, True)) -> bool:
+        """Say whether no row waits for a thread (False), for the event loop (True), or for either."""
+        return not any(rows for kind in kinds for rows in self._rows[kind].values())
 
     def put(self, lane: Lane, leases: Iterable[Lease], *, in_front: bool = False) -> list[Lease]:
         """Add rows, behind those that wait or in front of them; return those that came too late, because the buffer is

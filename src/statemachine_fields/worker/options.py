@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from statemachine_fields.conf import settings
+
+if TYPE_CHECKING:
+    from statemachine_fields.worker.lease import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +41,11 @@ class WorkerOptions:
     time_limit: float | None = field(default_factory=lambda: settings().TIME_LIMIT_SECONDS)
     max_crashes: int = field(default_factory=lambda: settings().MAX_CRASHES)
     stop_seconds: float = field(default_factory=lambda: settings().STOP_SECONDS)
+
+    def most(self, lane: Lane) -> int:
+        """Return how many rows of the kind that a lane has a process can run at the same time."""
+        return self.coroutines if lane.is_async else self.threads
+
+    def at_once(self, lane: Lane) -> int:
+        """Return how many rows of a lane that can be."""
+        return min(self.most(lane), self.queues.get(lane.queue) or self.most(lane))

@@ -118,7 +118,7 @@ class Runner:
         )
 
     def _pace(self, loop: CommitLoop, lane: Lane) -> WritePace:
-        least, most = UNWRITTEN_EACH * self.claiming.at_once(lane), GROUPS_UNWRITTEN * self.options.batch_size
+        least, most = UNWRITTEN_EACH * self.options.at_once(lane), GROUPS_UNWRITTEN * self.options.batch_size
         return WritePace(least, most, one_by_one=loop.role in ONE_BY_ONE)
 
     @property
