@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from lab.models import Bundle, Dispatch, QuickDispatch, Sorted, Tour, Urgent, Wish
+from lab.models import Bundle, Dispatch, Handover, QuickDispatch, Sorted, Tour, Urgent, Wish
 from statemachine_fields.db.claims import Left
 from statemachine_fields.schedule.wakeups import gates_before
 from statemachine_fields.testing import drain
@@ -45,6 +45,22 @@ def rows(model, *values):
     for place, row in enumerate(made):
         set_clock(row, next_at=in_seconds(place - len(made) - 1))
     return [row.pk for row in made]
+
+
+class TestKindsOfHandlers:
+    """Rows for threads that have no time are not claimed because an event loop has some, nor in front of its own."""
+
+    def test_have_lanes_of_their_own(self):
+        states = {(lane.queue, lane.is_async): lane.states for lane in lanes(Handover)}
+        threads = ["THREAD", "ATOMIC", "THEN", "LATER"]
+        assert states == {("default", False): threads, ("default", True): ["LOOP"], ("other", False): ["QUEUE"]}
+
+    def test_share_one_where_few_may_run_at_once(self):
+        """So that the most urgent do."""
+        assert [lane.queue for lane in lanes(Handover, {"default": 2, "other": None})] == ["default", "other"]
+
+    def test_share_one_where_rows_say_themselves_how_urgent_they_are(self):
+        assert len(lanes(Urgent)) == len(lanes(Dispatch)) == 1
 
 
 class TestOrder:

@@ -169,6 +169,11 @@ class Schedule:
         return self.handler is not None or self.until is not None or self.horizon is not None
 
     @property
+    def is_async(self) -> bool:
+        """Whether its handler is a coroutine."""
+        return self.handler is not None and self.handler.is_async
+
+    @property
     def acts(self) -> bool:
         """Whether a worker does something with a row that is due here, before its time is up: run its handler, or move it because
         what it waited for has happened."""

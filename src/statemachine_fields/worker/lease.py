@@ -1,5 +1,5 @@
-"""Which rows a worker serves: a `Lane` for each machine, database and queue; and the `Lease` of one row of it: the right to move
-it until a time."""
+"""Which rows a worker serves: a `Lane` for each machine, database, queue and kind of handler; and the `Lease` of one row of it: the
+right to move it until a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """The states of one machine that belong to one queue."""
+    """The states of one machine that belong to one queue, with handlers of one kind unless their rows have one order."""
 
     bound: Binding[Any]
     using: str
@@ -181,7 +181,7 @@ class Lane:
     @cached_property
     def is_async(self) -> bool:
         """Whether a handler of the lane wants an event loop."""
-        return any(each.handler is not None and each.handler.is_async for each in self.schedules.values())
+        return any(each.is_async for each in self.schedules.values())
 
     @cached_property
     def waits(self) -> dict[str, WaitKind]:
@@ -317,8 +317,7 @@ class Lease:
     @property
     def is_async(self) -> bool:
         """Whether its handler wants an event loop."""
-        handler = self.schedule.handler
-        return handler is not None and handler.is_async
+        return self.schedule.is_async
 
     @property
     def is_trusted(self) -> bool:

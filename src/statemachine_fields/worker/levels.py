@@ -168,7 +168,8 @@ class Levels:
 def lane_parts(
     bound: Binding[Any], queues: Mapping[str, int | None] | None
 ) -> Iterator[tuple[str, dict[str, Schedule], Levels | None]]:
-    """Yield the lanes of a machine: what the queue is called, its states, and their levels if it has some.
+    """Yield the lanes of a machine: what the queue is called, its states, and their levels if it has some. States whose handlers are
+    coroutines have a lane of their own: where threads have no time, an event loop may.
 
     :param queues: those named, and how many rows of each may run at once; None for all.
     """
@@ -178,11 +179,13 @@ def lane_parts(
             has_levels = named is not None or bound.priority_field is not None
             yield queue, runs, Levels(bound, runs, named) if has_levels else None
         return
-    by_queue: dict[str, dict[str, Schedule]] = {}
+    parts: dict[tuple[str, bool], dict[str, Schedule]] = {}
     for state, schedule in runs.items():
         if queues is None or schedule.queue in queues:
-            by_queue.setdefault(schedule.queue, {})[state] = schedule
-    for queue, schedules in by_queue.items():
+            # One order for all where rows say theirs themselves, or where few may run at once.
+            is_one = bound.priority_field is not None or (queues is not None and queues[schedule.queue] is not None)
+            parts.setdefault((schedule.queue, not is_one and schedule.is_async), {})[state] = schedule
+    for (queue, _), schedules in parts.items():
         yield queue, schedules, None if bound.priority_field is None else Levels(bound, schedules)
 
 
