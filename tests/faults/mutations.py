@@ -817,6 +817,13 @@ MUTATIONS = [
         ("tests/faults/test_progress.py::test_rows_that_are_slow_to_write_are_left_to_others",),
     ),
     Mutation(
+        "rows that there is no time to write stay leased",
+        "worker/runner.py",
+        "self.commits.hurry(is_over=True)",
+        "pass",
+        ("tests/faults/test_stopping.py::test_a_stop_gives_back_what_there_is_no_time_to_write",),
+    ),
+    Mutation(
         "the claimer does not go on when what waited is written",
         "worker/claiming.py",
         "if soon or is_free or",
@@ -826,8 +833,8 @@ MUTATIONS = [
     Mutation(
         "what a thread is about to write does not count as waiting for its write",
         "worker/commit.py",
-        "room, others = self.paces[lane].room, self._taken[lane]",
-        "room, others = self.paces[lane].room, 0",
+        "is_sure=is_sure), self._taken[lane]",
+        "is_sure=is_sure), 0",
         ("tests/worker/test_committing.py::TestLoop",),
     ),
     Mutation(

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from lab.models import Chore, Run, Stint
+from lab.models import Chore, HeardStunt, Run, Stint
 from statemachine_fields.machine.verify import Verifier
 from tests.faults.harness import (
     DONE,
@@ -18,6 +18,7 @@ from tests.faults.harness import (
     MARKED,
     NEVER,
     check_invariants,
+    create_acts,
     create_chores,
     eventually_in,
     execute,
@@ -37,6 +38,10 @@ SLOW = {"DOING": {"sleep": 0.6}, "marks": True}
 #: Short enough that rows are claimed ahead of those that run.
 QUICK = {"DOING": {"sleep": 0.04}, "marks": True}
 
+SLOW_TO_WRITE = """
+    CREATE FUNCTION hinder() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END $$;
+    CREATE TRIGGER hinder BEFORE UPDATE ON lab_heardstunt FOR EACH ROW WHEN (NEW.status = 'DONE') EXECUTE FUNCTION hinder()"""
+
 
 def test_a_stop_under_load_finishes_what_runs_and_gives_back_the_rest(start_worker):
     """#24, SIGTERM. I2, I8: what had begun is done, what had not is due at once, and nobody has to wait for a lease."""
@@ -52,6 +57,27 @@ def test_a_stop_under_load_finishes_what_runs_and_gives_back_the_rest(start_work
     assert not left.exclude(status_crashes=0, status_failures=0, status_error="").exists()
     claimed = left.filter(status_lease_token__gt=0).count()
     assert claimed > 0, "some had been taken and given back"
+
+
+def test_a_stop_gives_back_what_there_is_no_time_to_write(start_worker):
+    """I8: handlers whose answers are written one by one and take their time. Those rows are run again, and no crash is counted."""
+    execute(SLOW_TO_WRITE)
+    create_acts(HeardStunt, *[""] * 40)
+    worker = start_worker(
+        "--threads",
+        "16",
+        labels=["lab.HeardStunt"],
+        settings={"STOP_SECONDS": 0.5},
+        constants={"runner.LAST_WRITES": 0.5},
+    )
+    eventually(lambda: HeardStunt.objects.filter(status=DONE).exists(), "it writes")
+    assert worker.terminate() == 0
+    assert not HeardStunt.objects.filter(status_lease_expires_at__isnull=False).exists()
+    given_back = HeardStunt.objects.filter(status="NEW", status_attempts=1)
+    assert given_back.exists()
+    assert not given_back.exclude(status_crashes=0, status_failures=0).exists()
+    assert HeardStunt.states.due().count() == HeardStunt.objects.filter(status="NEW").count()
+    assert "before what came of it was written" in worker.log()
 
 
 def runs_of_all():

@@ -134,6 +134,7 @@ class TestRowsThatAreNotYetWritten:
 
     def test_are_as_many_as_others_where_none_of_the_lane_were_written_so_of_late(self, pace, clock):
         assert pace.room(0) == 400, "never"
+        assert pace.room(0, is_sure=True) == 8
         pace.wrote(1, 60.0)
         assert pace.room(0) == 8
         clock.pass_by(FORGOTTEN_AFTER)

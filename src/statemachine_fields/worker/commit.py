@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -26,10 +27,13 @@ from statemachine_fields.worker.executor import HandlerExecutor
 from statemachine_fields.worker.inflight import InFlight, Outbox
 from statemachine_fields.worker.lease import Lane
 from statemachine_fields.worker.outcome_events import Events
-from statemachine_fields.worker.outcomes import Parked, Released, RowOutcome, Transitioned, grouped
+from statemachine_fields.worker.outcomes import Parked, Released, RowOutcome, Transitioned, given_back, grouped
 from statemachine_fields.worker.prefetch import WritePace
 from statemachine_fields.worker.writing import (
     ADVANCERS,
+    ENTER_ALONE,
+    ONE_BY_ONE,
+    RELEASE,
     ROLES,
     ConnectionLost,
     NotWritten,
@@ -68,10 +72,7 @@ class Committer:
 
         :raises ConnectionLost: the database went away. All that is not yet reported can be committed again.
         """
-        again: list[RowOutcome] = []
-        for group in self.grouped(outcomes):
-            again += self.write_group(*group)
-        return again
+        return [each for group in self.grouped(outcomes) for each in self.write_group(*group)]
 
     def grouped(self, outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
         """Sort outcomes by what can be written together, and how: moves after which rows go on apart from those after which
@@ -282,6 +283,8 @@ class CommitLoop:
         #: How many it has taken out of there, by lane, and has not been through with.
         self._taken: Counter[Lane] = Counter()
         self.is_ending = False
+        #: Whether there is no time left to write what takes its time: the rows are given back.
+        self.is_over = False
         #: Called with what was written, and again and again while there is nothing to write.
         self.on_written: Callable[[list[RowOutcome]], None] = lambda outcomes: None
         self.on_idle: Callable[[], None] = lambda: None
@@ -297,7 +300,7 @@ class CommitLoop:
         while True:
             outcomes = self.outbox.take(self._timeout()) + self._due_again()
             self._taken = Counter([outcome.lease.lane for outcome in outcomes])
-            for lane, write, members in self.committer.grouped(outcomes):
+            for lane, write, members in self._grouped(outcomes):
                 reconnect, began = self._reconnects[lane.using], time.monotonic()
                 try:
                     is_there = not reconnect.failures or reconnect.is_over
@@ -315,10 +318,14 @@ class CommitLoop:
                 self._finish(members, again, reconnect)
             self.on_idle()
 
-    def room(self, lane: Lane) -> int:
-        """Return how many more rows of a lane may come to wait for their write."""
-        room, others = self.paces[lane].room, self._taken[lane]
+    def room(self, lane: Lane, *, is_sure: bool = False) -> int:
+        """Return how many more rows of a lane may come to wait for their write, which is to be here if that is sure."""
+        room, others = partial(self.paces[lane].room, is_sure=is_sure), self._taken[lane]
         return room(len(self.outbox) + others) or room(self.outbox.number_of(lane) + others)
+
+    def _grouped(self, outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
+        for lane, write, members in self.committer.grouped(outcomes):
+            yield (lane, RELEASE, [*map(given_back, members)]) if self.is_over else (lane, write, members)
 
     def _timeout(self) -> float:
         if not self._later:
@@ -375,14 +382,18 @@ class CommitRouter:
 
     def room(self, lane: Lane) -> int:
         """Return how many more rows of a lane may come to wait for their write, whichever way they are written."""
-        return min([loop.room(lane) for loop in self.loops.values()])
+        watched = ENTER_ALONE.role if lane in self._watched else None
+        return min([loop.room(lane, is_sure=role == watched) for role, loop in self.loops.items()])
 
     def flush(self) -> None:
         for loop in self.loops.values():
             loop.outbox.flush()
 
-    def hurry(self) -> None:
-        """Wait no longer than a moment with what could not be written: the process ends."""
-        for loop in self.loops.values():
-            loop.is_ending = True
+    def hurry(self, *, is_over: bool = False) -> None:
+        """Wait no longer than a moment with what could not be written: the process ends.
+
+        :param is_over: give back the rows that are written one by one: there is no time left for that.
+        """
+        for role, loop in self.loops.items():
+            loop.is_ending, loop.is_over = True, is_over and role in ONE_BY_ONE
         self.flush()

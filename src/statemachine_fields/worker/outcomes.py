@@ -295,6 +295,13 @@ class Released(RowOutcome):
         self._log(digest, logging.WARNING, "%s was given back in state %r. %s")
 
 
+def given_back(outcome: RowOutcome) -> RowOutcome:
+    """Return what gives a row back whose outcome there is no time to write, unless it may have been written already."""
+    if outcome.is_repeated or isinstance(outcome, Released):
+        return outcome
+    return Released(outcome.lease, error="The worker stopped before what came of it was written.")
+
+
 @dataclass(slots=True, eq=False)
 class Deleted(RowOutcome):
     """The row's time is up."""

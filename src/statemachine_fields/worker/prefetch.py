@@ -16,7 +16,7 @@ LARGER, MUCH_LARGER, AT_ONCE = 2, 4, 0.05
 AHEAD_SECONDS = 0.1
 #: How much the last handler's time counts for how long they run.
 WEIGHT = 0.3
-#: How many groups may be there of rows that have run and are not yet written, and how many for each that can run at the same time.
+#: How many groups may be there of rows that have run and are not yet written, and how many rows for each thread.
 GROUPS_UNWRITTEN, UNWRITTEN_EACH = 4, 2
 #: After how many seconds it means nothing more how long rows took to write: other ones may be written otherwise.
 FORGOTTEN_AFTER = 2.0
@@ -133,10 +133,13 @@ class WritePace:
         self.mean = each if self.mean is None else self.mean + (each - self.mean) * WEIGHT
         self.wrote_at = time.monotonic()
 
-    def room(self, unwritten: int) -> int:
-        """Return how many rows may come to those that wait: none until half of them are gone."""
+    def room(self, unwritten: int, *, is_sure: bool = False) -> int:
+        """Return how many rows may come to those that wait: none until half of them are gone.
+
+        :param is_sure: that those which come now will wait here, though none has of late.
+        """
         size = self.most
-        if self.one_by_one and (unwritten or time.monotonic() - self.wrote_at < FORGOTTEN_AFTER):
+        if self.one_by_one and (is_sure or unwritten or time.monotonic() - self.wrote_at < FORGOTTEN_AFTER):
             soon = 0 if self.mean is None else int(AHEAD_SECONDS / max(self.mean, 1e-6))
             size = min(max(self.least, soon), self.most)
         return size - unwritten if unwritten <= size // 2 else 0

@@ -46,6 +46,8 @@ logger = logging.getLogger("statemachine_fields.worker")
 
 #: How long a stopping process tries to write what it still has to say, though its time is up.
 LAST_WRITES = 5.0
+#: How long it tries after that to give back what could not be written in time.
+LAST_RELEASES = 2.0
 
 
 class Runner:
@@ -118,7 +120,7 @@ class Runner:
         )
 
     def _pace(self, loop: CommitLoop, lane: Lane) -> WritePace:
-        least, most = UNWRITTEN_EACH * self.options.at_once(lane), GROUPS_UNWRITTEN * self.options.batch_size
+        least, most = UNWRITTEN_EACH * self.options.threads, GROUPS_UNWRITTEN * self.options.batch_size
         return WritePace(least, most, one_by_one=loop.role in ONE_BY_ONE)
 
     @property
@@ -214,6 +216,12 @@ class Runner:
         self.commits.hurry()
         begun = hurried_at if hurried_at is not None else time.monotonic()
         until = max(begun + self.options.stop_seconds, time.monotonic() + LAST_WRITES)
+        self._wait_for_writes(until, meanwhile)
+        if not self._is_done:
+            self.commits.hurry(is_over=True)
+            self._wait_for_writes(time.monotonic() + LAST_RELEASES, meanwhile)
+
+    def _wait_for_writes(self, until: float, meanwhile: Callable[[], None]) -> None:
         while not (self._is_done and self._has_looked) and time.monotonic() < until:
             meanwhile()
             time.sleep(0.01)
