@@ -129,6 +129,22 @@ class TestLoop:
         run_until(loop, lambda: seen)
         assert (seen, loop.room(lots)) == ([0], 4)
 
+    def test_gives_back_what_there_is_no_time_for(self, loop, outcome, inflight, lots):
+        Lot.objects.create()
+        sent = Transitioned(claim_one(lots), to_status="SOLD", is_repeated=True)
+        inflight.took([sent.lease])
+        for each in (outcome, sent):
+            loop.outbox.add(each)
+        loop.is_over, written = True, []
+        loop.on_written = written.extend
+        run_until(loop, lambda: not inflight.held)
+        assert columns_of(outcome.lease.instance).status == "OPEN"
+        assert columns_of(outcome.lease.instance).lease_expires_at is None
+        assert columns_of(sent.lease.instance).status == "SOLD", (
+            "which may have been written before, so that it is sent again"
+        )
+        assert sorted(each.kind for each in written) == ["moved", "released"]
+
     def test_tries_again_what_is_locked_and_keeps_it_in_hand_until_then(self, loop, outcome, inflight):
         lock = locked(outcome.lease.instance)
         lock.__enter__()

@@ -33,7 +33,6 @@ from statemachine_fields.worker.writing import (
     ADVANCERS,
     ENTER_ALONE,
     ONE_BY_ONE,
-    RELEASE,
     ROLES,
     ConnectionLost,
     NotWritten,
@@ -325,7 +324,7 @@ class CommitLoop:
 
     def _grouped(self, outcomes: Iterable[RowOutcome]) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
         for lane, write, members in self.committer.grouped(outcomes):
-            yield (lane, RELEASE, [*map(given_back, members)]) if self.is_over else (lane, write, members)
+            yield from given_back(lane, write, members) if self.is_over else [(lane, write, members)]
 
     def _timeout(self) -> float:
         if not self._later:

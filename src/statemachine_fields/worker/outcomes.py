@@ -295,11 +295,16 @@ class Released(RowOutcome):
         self._log(digest, logging.WARNING, "%s was given back in state %r. %s")
 
 
-def given_back(outcome: RowOutcome) -> RowOutcome:
-    """Return what gives a row back whose outcome there is no time to write, unless it may have been written already."""
-    if outcome.is_repeated or isinstance(outcome, Released):
-        return outcome
-    return Released(outcome.lease, error="The worker stopped before what came of it was written.")
+def given_back(
+    lane: Lane, write: Write, outcomes: Iterable[RowOutcome]
+) -> Iterator[tuple[Lane, Write, list[RowOutcome]]]:
+    """Yield what gives rows back whose outcomes there is no time to write. Those that may have been written already are sent again."""
+    error = "The worker stopped before what came of it was written."
+    parts: dict[Write, list[RowOutcome]] = {write: [], RELEASE: []}
+    for outcome in outcomes:
+        is_to_stay = outcome.is_repeated or isinstance(outcome, Released)
+        parts[write if is_to_stay else RELEASE].append(outcome if is_to_stay else Released(outcome.lease, error=error))
+    yield from [(lane, write, part) for write, part in parts.items() if part]
 
 
 @dataclass(slots=True, eq=False)
