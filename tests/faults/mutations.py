@@ -812,8 +812,8 @@ MUTATIONS = [
     Mutation(
         "rows are claimed however many wait for their write",
         "worker/claiming.py",
-        "room = min(room, self.room_to_write(lane))",
-        "pass",
+        "room := min(room, self.room_to_write(lane))",
+        "room",
         ("tests/faults/test_progress.py::test_rows_that_are_slow_to_write_are_left_to_others",),
     ),
     Mutation(
@@ -847,7 +847,7 @@ MUTATIONS = [
     Mutation(
         "the end of a coroutine goes unheard",
         "worker/claiming.py",
-        "if lease.is_async and self.inflight.buffer.is_empty([True]):",
+        "if lease.lane.is_async and lease.is_async and self.inflight.buffer.is_empty([True]):",
         "if False:",
         ("tests/worker/test_claiming.py::TestRest",),
     ),

@@ -65,6 +65,7 @@ class ClaimLoop:
         lanes, options, digest = self.lanes, self.options, self.events.digest
         self.prefetches = {lane: Prefetch(options.at_once(lane), options.batch_size) for lane in lanes}
         self.timers = {lane: LookTimer(options.poll_seconds) for lane in lanes}
+        self._most = {lane: options.most(lane) for lane in lanes}
         self.claimed_rows = 0
         #: How many rows went on without being claimed anew.
         self.rows_ahead = 0
@@ -206,7 +207,7 @@ class ClaimLoop:
         prefetch = self.prefetches[lease.lane]
         if prefetch.mean is None or lease.seconds > QUICK or prefetch.mean > QUICK:
             prefetch.ran(lease.seconds)
-        if lease.is_async and self.inflight.buffer.is_empty([True]):
+        if lease.lane.is_async and lease.is_async and self.inflight.buffer.is_empty([True]):
             self.on_idle()
 
     def on_stalled(self, lanes: Iterable[Lane]) -> None:
@@ -238,15 +239,14 @@ class ClaimLoop:
         room = self.prefetches[lane].room(self.inflight.buffer.waiting(lane), self._free(lane))
         if room > 0:
             self._unwritten.add(lane)  # before it is asked, so that one of the two sees the other
-            room = min(room, self.room_to_write(lane))
-            if room:
+            if room := min(room, self.room_to_write(lane)):
                 self._unwritten.discard(lane)
         return room
 
     def _free(self, lane: Lane) -> int:
         """Return how many rows of a lane could begin at once."""
         running, limit = list(self.inflight.running), self.options.queues.get(lane.queue)
-        free = self.options.most(lane) - sum(lease.is_async == lane.is_async for lease in running)
+        free = self._most[lane] - sum(lease.is_async == lane.is_async for lease in running)
         if limit is not None:
             free = min(free, limit - sum(lease.lane.queue == lane.queue for lease in running))
         return max(free, 0)
