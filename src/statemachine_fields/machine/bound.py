@@ -229,8 +229,8 @@ class BoundMachine(Generic[M]):
 
         One transaction for each key, in which the row is locked. The last entry leads to the row's status, and
         `changed_at` becomes its time; where the row has moved since, it leads to where that began, and the numbers of
-        those records go up, also in tries and events that name them. What does not fit together is refused with the reason, nothing is written for that key, and
-        the others go on. Rows that have these records already are skipped, so it can be repeated. Guards are not asked,
+        those records go up, also in tries and events that name them. What does not fit together is refused with the
+        reason, nothing is written for that key, and the others go on. Rows that have these records already are skipped, so it can be repeated. Guards are not asked,
         and no signal is sent. The metadata of each record says `imported`.
 
         :param gaps: with `"record"`, what is missing between two entries, or after the last, becomes a record whose

@@ -193,7 +193,8 @@ class Runner:
         """Claim no more, give back what has not started, wait for what has, and write it all.
 
         What still runs after `stop_seconds` is given back too: its outcome will not be heard, and no crash is counted. A
-        process that is only being replaced has no such limit: its handlers have their own.
+        process that is only being replaced has no such limit: its handlers have their own. So are rows that are written one by
+        one and for which there is no time left.
 
         :param meanwhile: what to do again and again while waiting.
         :param is_hurried: says whether there is a limit.
